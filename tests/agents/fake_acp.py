@@ -55,7 +55,11 @@ def taken_over(params: dict[str, Any]) -> dict[str, Any]:
     """The permissions of a thread of Codex, as it was asked for them."""
     first, *rest = params["sandbox"].split("-")
     sandbox = {"type": first + "".join(word.title() for word in rest)}
-    return {"approvalPolicy": params["approvalPolicy"], "approvalsReviewer": params["approvalsReviewer"], "sandbox": sandbox}
+    return {
+        "approvalPolicy": params["approvalPolicy"],
+        "approvalsReviewer": params["approvalsReviewer"],
+        "sandbox": sandbox,
+    }
 
 
 class Fake:
@@ -202,7 +206,10 @@ class Fake:
                     "agentCapabilities": {"mcpCapabilities": {"http": True}, "loadSession": True,
                                           "sessionCapabilities": {"resume": {}}}}  # fmt: skip
         if method in ("session/new", "session/resume", "session/load"):
-            modes = {"currentModeId": self.mode, "availableModes": [{"id": one, "name": one} for one in MODES]}
+            modes = {
+                "currentModeId": self.mode,
+                "availableModes": [{"id": one, "name": one} for one in MODES],
+            }
             return {"sessionId": SESSION, "modes": modes} if method == "session/new" else {"modes": modes}
         return {}
 

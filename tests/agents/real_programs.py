@@ -737,13 +737,13 @@ def permissions(trial: Trial, program: str, limit: str, *, hostile: bool) -> lis
     workspace, role, flags = trial.folder / "ws", *LIMITS[limit]
     if hostile:
         take_over(trial)
+        (workspace / ".opencode/plugin/evil.js").unlink()  # see `plugin`
+        git(workspace, "commit", "-qam", "no plugin")
     tool, field, content = WRITES[program]
     path = {"filePath" if program == "opencode" else "file_path": "made.txt"} if program != "codex" else {}
     if program == "claude-code":
         path = {"file_path": str(workspace / "made.txt")}
-    script = (
-        f"run: echo one >> {trial.ledger}; touch made.txt\ntool: {tool} {json.dumps({field: content} | path)}\nsay: all done"
-    )
+    script = f"run: echo one >> {trial.ledger}; touch made.txt\ntool: {tool} {json.dumps({field: content} | path)}\nsay: all done"
     trial.begin(goal_of((program,), lambda _: script, role=role), *flags, allow=())
     code = trial.ended()
     wrong = [] if code in (0, 5) else [f"the run ended with {code}"]
@@ -760,6 +760,16 @@ def permissions(trial: Trial, program: str, limit: str, *, hostile: bool) -> lis
     if not hostile and trust.exists() and "trusted" in trust.read_text():
         wrong.append("Codex was made to trust the workspace")
     return wrong
+
+
+def plugin(trial: Trial) -> list[str]:
+    """OpenCode loads a project's plugin whatever it is told: it is not started there."""
+    take_over(trial)
+    trial.begin(goal_of(("opencode",), lambda _: "say: all done"))
+    wrong = [] if (code := trial.ended()) == 5 else [f"the run ended with {code}"]
+    said = str(trial.rows("SELECT status_reason FROM sessions")[0][0])
+    wrong += [] if ".opencode/plugin/evil.js" in said else [f"it said {said}"]
+    return wrong + [f"the workspace's own settings ran {path.name}" for path in trial.folder.glob("evil-*")]
 
 
 def take_over(trial: Trial) -> None:
@@ -830,7 +840,7 @@ def login(trial: Trial) -> list[str]:
     token = "sk-ant-oat01-of-the-file"
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         del trial.environ[name]
-    goal = 'Do it.\n\n#script\nrun: echo login >> ledger.txt\ntool: finish_session {"summary": "all", "status": "done"}'
+    goal = 'Do it.\n\n#script\ntool: finish_session {"summary": "all", "status": "done"}'
 
     def run() -> int:
         trial.host = trial.wk("run", goal, "--headless", "--model", MODELS["claude-code"], "--workspace",
@@ -907,6 +917,7 @@ def main() -> int:
     if only in (None, "permissions"):
         trials += [(f"{one} {limit}{' hostile' * hostile}", lambda trial, a=(one, limit), h=hostile: permissions(trial, *a, hostile=h))
                    for one in ours for limit in LIMITS for hostile in (False, True)]  # fmt: skip
+        trials += [("opencode plugin", plugin)] if "opencode" in ours else []
     if only in (None, "login"):
         trials.append(("claude-code login", login))
     if only in (None, "attach"):

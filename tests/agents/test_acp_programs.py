@@ -746,10 +746,15 @@ def about(programs: Programs) -> str:
 @pytest.mark.parametrize("capabilities", [{"resume": {}}, {}], ids=["resume", "load"])
 async def test_the_permission_mode_is_set_before_the_first_prompt_of_each_process(programs, capabilities):
     programs.play("claude-code", "default")
-    hello = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True, "sessionCapabilities": capabilities}}
+    hello = {
+        "protocolVersion": 1,
+        "agentCapabilities": {"loadSession": True, "sessionCapabilities": capabilities},
+    }
     transcript = programs.path.parent / "transcript.jsonl"
     transcript.touch()
-    await programs.played([[["say", "I begin."], ["die"]]], [[["say", "Over."]]], replies={"initialize": hello})
+    await programs.played(
+        [[["say", "I begin."], ["die"]]], [[["say", "Over."]]], replies={"initialize": hello}
+    )
     assert programs.tasks()["a"]["status"] == "done"
     for life in (0, 1):
         sent = [one for number, one in programs.received() if number == life and "method" in one]
@@ -833,7 +838,9 @@ async def test_claude_code_is_not_given_the_tools_that_are_denied(programs, sett
     await programs.played([[["say", "Over."]]], **settings)
     ((_, opened),) = programs.received("session/new")
     given = opened["params"]["_meta"]["claudeCode"]["options"]
-    assert {"Bash", "Monitor", "Write", "Edit", "NotebookEdit", "EnterPlanMode"} <= set(given["disallowedTools"])
+    assert {"Bash", "Monitor", "Write", "Edit", "NotebookEdit", "EnterPlanMode"} <= set(
+        given["disallowedTools"]
+    )
     assert "Read" not in given["disallowedTools"]
     assert given["settingSources"] == []
     assert given["strictMcpConfig"] is True
@@ -864,7 +871,9 @@ async def test_nobody_is_said_to_have_denied_what_the_configuration_denies_or_no
     assert "person" not in told
 
 
-async def test_a_question_without_an_answer_in_time_is_not_said_to_be_denied_by_a_person(programs: Programs) -> None:
+async def test_a_question_without_an_answer_in_time_is_not_said_to_be_denied_by_a_person(
+    programs: Programs,
+) -> None:
     asks = [bash("t1"), question(0, "t1"), ["await", 0], ["tool", "t1", {"status": "failed"}]]
     await programs.played([[*asks, ["say", "Over."]]], allow=())
     told = "\n".join(programs.prompts())
@@ -931,7 +940,9 @@ ASKING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("listed", [500, [], {}, [{"name": "other", "permission": ASKING}], [{"name": "build"}]])
+@pytest.mark.parametrize(
+    "listed", [500, [], {}, [{"name": "other", "permission": ASKING}], [{"name": "build"}]]
+)
 async def test_opencode_gets_no_prompt_where_its_permissions_cannot_be_read_back(programs, listed):
     programs.play("opencode", "default", "acp")
     await programs.played([[["say", "Over."]]], replies={"GET /agent": listed})
@@ -942,7 +953,10 @@ async def test_opencode_gets_no_prompt_where_its_permissions_cannot_be_read_back
 async def test_a_sub_agent_of_opencode_that_would_not_ask_is_refused_too(programs: Programs) -> None:
     programs.play("opencode", "default", "acp")
     free = [*ASKING, {"permission": "bash", "pattern": "*", "action": "allow"}]
-    listed = [{"name": "build", "permission": ASKING}, {"name": "kid", "mode": "subagent", "permission": free}]
+    listed = [
+        {"name": "build", "permission": ASKING},
+        {"name": "kid", "mode": "subagent", "permission": free},
+    ]
     await programs.played([[["say", "Over."]]], replies={"GET /agent": listed})
     assert "agent kid would not ask for bash (*)" in about(programs)
 
@@ -953,3 +967,20 @@ async def test_opencode_denies_what_the_person_denies(programs: Programs) -> Non
     assert programs.tasks()["a"]["status"] == "done"
     rules = json.loads((programs.fake / "permission.json").read_text())
     assert (rules["bash"], rules["edit"], rules["read"]) == ("deny", "deny", "allow")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".opencode/plugin/x.js", ""), (".opencode/plugins/x.ts", ""), ("opencode.json", '{"plugin": ["x"]}'),
+        ("opencode.jsonc", '{"plugins": ["./x.js"]}'), ("opencode.json", '{"plu\\u0067in": ["x"]}'),
+    ],
+)  # fmt: skip
+async def test_opencode_is_not_started_where_the_project_has_plugins(programs, name, text):
+    programs.play("opencode", "default", "acp")
+    place = programs.workspace / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    await programs.played([[["say", "Over."]]])
+    assert str(place) in about(programs)
+    assert programs.received() == []

@@ -486,7 +486,12 @@ async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_ove
 # --- permissions ----------------------------------------------------------------------------------------------
 
 THREAD = {"thread": {"id": "t"}}
-ENDS = [["send", {"method": "turn/completed", "params": {"threadId": "t", "turn": {"id": "u", "status": "completed"}}}]]
+ENDS = [
+    [
+        "send",
+        {"method": "turn/completed", "params": {"threadId": "t", "turn": {"id": "u", "status": "completed"}}},
+    ]
+]
 OTHER_PERMISSIONS: dict[str, dict[str, Any]] = {
     "another policy": {"approvalPolicy": "never"},
     "another reviewer": {"approvalsReviewer": "auto_review"},
@@ -496,7 +501,9 @@ OTHER_PERMISSIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("reported", OTHER_PERMISSIONS.values(), ids=OTHER_PERMISSIONS)
-async def test_codex_gets_no_prompt_where_it_reports_other_permissions(programs: Programs, reported: Any) -> None:
+async def test_codex_gets_no_prompt_where_it_reports_other_permissions(
+    programs: Programs, reported: Any
+) -> None:
     programs.play("codex", "gpt-5")
     turn = ["then", {"turn": {"id": "u"}}, ENDS]
     result = await programs.played(replies={"thread/start": THREAD | reported, "turn/start": turn})
@@ -507,7 +514,11 @@ async def test_codex_gets_no_prompt_where_it_reports_other_permissions(programs:
 
 async def test_codex_that_changes_its_permissions_is_stopped(programs: Programs) -> None:
     programs.play("codex", "gpt-5")
-    changed = {"approvalPolicy": "never", "approvalsReviewer": "user", "sandboxPolicy": {"type": "workspaceWrite"}}
+    changed = {
+        "approvalPolicy": "never",
+        "approvalsReviewer": "user",
+        "sandboxPolicy": {"type": "workspaceWrite"},
+    }
     said = {"method": "thread/settings/updated", "params": {"threadId": "t", "threadSettings": changed}}
     turn = ["then", {"turn": {"id": "u"}}, [["send", said], ["file", "never"]]]
     result = await programs.played(replies={"thread/start": THREAD, "turn/start": turn})
@@ -536,12 +547,18 @@ async def test_codex_loads_nothing_of_the_project_also_where_it_is_a_worktree(pr
         ("reviewer", (), "workspace-write", True),
     ],
 )  # fmt: skip
-async def test_codex_gets_the_sandbox_and_the_tools_that_the_agent_may_have(programs, role, denied, sandbox, shell):
+async def test_codex_gets_the_sandbox_and_the_tools_that_the_agent_may_have(
+    programs, role, denied, sandbox, shell
+):
     programs.play("codex", "gpt-5")
     programs.role_of_task = role
     turn = ["then", {"turn": {"id": "u"}}, ENDS]
     await programs.played(replies={"thread/start": THREAD, "turn/start": turn}, deny=denied, allow=())
     ((_, started),) = programs.received("thread/start")
     params = started["params"]
-    assert (params["sandbox"], params["approvalPolicy"], params["approvalsReviewer"]) == (sandbox, "untrusted", "user")
+    assert (params["sandbox"], params["approvalPolicy"], params["approvalsReviewer"]) == (
+        sandbox,
+        "untrusted",
+        "user",
+    )
     assert params["config"].get("features.shell_tool", True) is shell

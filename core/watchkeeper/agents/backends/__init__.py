@@ -271,9 +271,7 @@ class AgentBackend(Protocol):
     version: str
     """Of the program, as it says when a session is opened."""
 
-    def prepare(
-        self, command: Sequence[str], spec: BackendSpec
-    ) -> tuple[Sequence[str], Mapping[str, str]]:
+    def prepare(self, command: Sequence[str], spec: BackendSpec) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command and the environment that the program is started with."""
 
     async def open(self, spec: BackendSpec) -> str:
@@ -625,9 +623,7 @@ class RpcBackend:
         if question is not None and not question.done():
             question.set_result(decision)
 
-    def prepare(
-        self, command: Sequence[str], spec: BackendSpec
-    ) -> tuple[Sequence[str], Mapping[str, str]]:
+    def prepare(self, command: Sequence[str], spec: BackendSpec) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command and the environment that the program is started with."""
         return command, spec.environ
 

@@ -148,7 +148,9 @@ class Acp(RpcBackend):
     async def _hold_mode(self, opened: dict[str, Any], wanted: str) -> None:
         """Set the session mode, and read back that it is set; every later word about it is compared with this one."""
         option = _mode_option(opened.get("configOptions"))
-        offered = [str(one.get("id")) for one in objects_of(object_of(opened.get("modes")).get("availableModes"))]
+        offered = [
+            str(one.get("id")) for one in objects_of(object_of(opened.get("modes")).get("availableModes"))
+        ]
         offered += [one for one in _values_of(option) if one not in offered]
         if not wanted and not offered:
             return  # a program without modes
@@ -165,7 +167,9 @@ class Acp(RpcBackend):
                 given = {"sessionId": self._session, "configId": option.get("id"), "value": wanted}
                 self._mode = wanted  # what it says from here on, also right after its answer, is compared
                 answer = object_of(await self.request("session/set_config_option", given))
-                self._reported = str(_mode_option(answer.get("configOptions")).get("currentValue") or "unknown")
+                self._reported = str(
+                    _mode_option(answer.get("configOptions")).get("currentValue") or "unknown"
+                )
         except Refused as refused:
             raise PermissionsNotHeld(f"its permission mode {wanted} cannot be set: {refused}") from refused
         if self._reported != wanted:
@@ -181,9 +185,7 @@ class Acp(RpcBackend):
         """It reported its session mode: another one than was set ends the turn, and there is no next one."""
         self._reported = mode if isinstance(mode, str) and mode else "unknown"
         if self._mode and self._reported != self._mode and not self._strayed:
-            self._strayed = (
-                f"{self.name} changed its permission mode from {self._mode} to {self._reported[:60]}; it was stopped"
-            )
+            self._strayed = f"{self.name} changed its permission mode from {self._mode} to {self._reported[:60]}; it was stopped"
             self.put(backends.Ended("failed", self._strayed, "permissions"))
 
     async def prompt(self, text: str) -> None:
@@ -280,7 +282,9 @@ class Acp(RpcBackend):
         self._begin(call_id, call)
         changes = _changes(call.content)
         asked = ("file_change", {"changes": changes}) if changes else (call.name, call.arguments)
-        decision = await self.decide(backends.Ask(str(number), call_id, *asked, edits=call.edits or bool(changes)))
+        decision = await self.decide(
+            backends.Ask(str(number), call_id, *asked, edits=call.edits or bool(changes))
+        )
         options = [one for one in params.get("options") or [] if isinstance(one, dict)]
         for kind in _OPTIONS.get(decision, ()):
             chosen = next((one.get("optionId") for one in options if one.get("kind") == kind), None)
@@ -444,7 +448,12 @@ _CLAUDE_MODE_TOOLS = ("EnterPlanMode", "ExitPlanMode")
 
 
 def _claude_fields(spec: BackendSpec) -> dict[str, Any]:
-    options = {"settingSources": [], "strictMcpConfig": True, "promptSuggestions": False, **spec.options.get("claude_options", {})}
+    options = {
+        "settingSources": [],
+        "strictMcpConfig": True,
+        "promptSuggestions": False,
+        **spec.options.get("claude_options", {}),
+    }
     denied = [tool for name, tools in _CLAUDE_TOOLS.items() if name in spec.may_not for tool in tools]
     options["disallowedTools"] = [*options.get("disallowedTools", []), *denied, *_CLAUDE_MODE_TOOLS]
     if spec.memory is not None:
@@ -508,12 +517,35 @@ OPENCODE_PERMISSION = {
 }  # fmt: skip
 """OpenCode allows every call unless it is set to ask. A person's settings are merged with these by name, so that each
 call with an effect is named."""
-_OPENCODE_TOOLS = {"bash": "bash", "write": "edit", "read": "read", "glob": "glob", "grep": "grep", "list_folder": "list"}
+_OPENCODE_TOOLS = {
+    "bash": "bash",
+    "write": "edit",
+    "read": "read",
+    "glob": "glob",
+    "grep": "grep",
+    "list_folder": "list",
+}
 """What OpenCode calls the permission for what Watchkeeper's tools of these names do."""
 _OPENCODE_HARMLESS = ("question",)
 """Permissions that it gives its agents by itself, and that have no effect."""
 
 OPENCODE = AcpProgram("OpenCode", Features(compact_instructions=False), transcript=_transcript, mode="build")
+
+
+def _project_plugin(folder: Path, home: str) -> str:
+    """A file of the project, or above it, from which OpenCode 1.18 loads plugins even though it is told to load none."""
+    for place in (folder, *folder.parents):
+        for name in ("opencode.json", "opencode.jsonc"):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                text = (place / name).read_text("utf-8", "replace") if (place / name).is_file() else ""
+                if '"plugin' in text or "\\u" in text:  # an escape may spell it, too
+                    return str(place / name)
+        if str(place) == home:
+            continue  # what is there is the person's own
+        for pattern in ("plugin/*.[jt]s", "plugins/*.[jt]s"):
+            if found := next((place / ".opencode").glob(pattern), None):
+                return str(found)
+    return ""
 
 
 _STRICT = {"allow": 0, "ask": 1, "deny": 2}
@@ -552,10 +584,13 @@ class OpenCode(Acp):
         self._http: Any = None
         self._permission: dict[str, Any] = {}
 
-    def prepare(
-        self, command: Sequence[str], spec: BackendSpec
-    ) -> tuple[Sequence[str], Mapping[str, str]]:
+    def prepare(self, command: Sequence[str], spec: BackendSpec) -> tuple[Sequence[str], Mapping[str, str]]:
         """Have its server listen where only Watchkeeper knows the password, and set its permissions."""
+        folder = spec.folder.resolve()
+        if plugin := _project_plugin(folder, spec.environ.get("HOME", "")):
+            raise PermissionsNotHeld(
+                f"OpenCode would run a plugin of the project: {plugin}; take it away first"
+            )
         denied = {name: "deny" for ours, name in _OPENCODE_TOOLS.items() if ours in spec.may_not}
         try:
             given = json.loads(spec.environ.get("OPENCODE_PERMISSION", "{}"))
@@ -596,7 +631,11 @@ class OpenCode(Acp):
             raise PermissionsNotHeld(
                 f"the permissions of OpenCode cannot be read back: {type(error).__name__}"
             ) from error
-        used = [one for one in objects_of(listed) if one.get("name") == self._mode or one.get("mode") == "subagent"]
+        used = [
+            one
+            for one in objects_of(listed)
+            if one.get("name") == self._mode or one.get("mode") == "subagent"
+        ]
         if not any(one.get("name") == self._mode for one in used):
             raise PermissionsNotHeld(f"OpenCode does not list the permissions of its agent {self._mode}")
         for one in used:

@@ -46,7 +46,7 @@ def _projects(folder: Path) -> dict[str, Any]:
                 with (place / ".git").open(encoding="utf-8") as pointer:
                     pointed = pointer.read(_LONGEST_POINTER).partition(":")[2].strip()
                 found.update(dict.fromkeys((place / pointed).resolve().parents))
-    return dict.fromkeys(map(str, found), {"trust_level": "untrusted"})
+    return {str(one): {"trust_level": "untrusted"} for one in found}
 
 
 class Codex(rpc.RpcBackend):

@@ -832,7 +832,9 @@ class ProgramLoop:
             self._environment.worktrees.look(self._agent.task_id)
         self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
         if event.status == "done" and (reason := self._overstepped(call)):
-            raise _Unsafe(f"{self._program.label} ran {call.name} without asking, though {reason}; it was stopped")
+            raise _Unsafe(
+                f"{self._program.label} ran {call.name} without asking, though {reason}; it was stopped"
+            )
         if call.message:
             await self._append("user", call.message)
             if not self._interrupting:
@@ -918,7 +920,8 @@ class ProgramLoop:
     def _person_denied(self, call: int) -> bool:
         """Whether the newest question about a call was denied by a person, and not by its time or by a rule."""
         row = self._store.one(
-            "SELECT status FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC, id DESC LIMIT 1", (call,)
+            "SELECT status FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC, id DESC LIMIT 1",
+            (call,),
         )
         return row is not None and row[0] == ApprovalStatus.DENIED
 
