@@ -281,9 +281,9 @@ class Acp(RpcBackend):
         call = self._update(call_id, update)
         self._begin(call_id, call)
         changes = _changes(call.content)
-        asked = ("file_change", {"changes": changes}) if changes else (call.name, call.arguments)
+        name, given = ("file_change", {"changes": changes}) if changes else (call.name, call.arguments)
         decision = await self.decide(
-            backends.Ask(str(number), call_id, *asked, edits=call.edits or bool(changes))
+            backends.Ask(str(number), call_id, name, given, edits=call.edits or bool(changes))
         )
         options = [one for one in params.get("options") or [] if isinstance(one, dict)]
         for kind in _OPTIONS.get(decision, ()):
