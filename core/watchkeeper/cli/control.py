@@ -43,7 +43,7 @@ from watchkeeper.store.agents import ambiguous
 from watchkeeper.store.commands import CONFLICT, Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
-from watchkeeper.store.external import ExternalQuestion
+from watchkeeper.store.external import ExternalQuestion, find_external_questions
 from watchkeeper.store.place import Place
 
 
@@ -55,8 +55,9 @@ def command(
     agent_id: str | None = None,
     task_id: str | None = None,
     payload: dict[str, Any] | None = None,
+    about: str = "",
 ) -> int:
-    """Queue a command, wait for its answer, print that, and return the exit code.
+    """Queue a command, wait for its answer, print that, and return the exit code. `about`: printed below the answer.
 
     Raises:
         BadInput, WatchkeeperError: see `control.carry_out`; or the session refuses the command, or fails to apply it.
@@ -66,13 +67,16 @@ def command(
         requested_by=f"{control.user_name()} (command line)",
     )  # fmt: skip
     if as_json:
-        print_json({"command": command_id, "kind": kind, "status": answer.status, "result": answer.result})
+        value = {"command": command_id, "kind": kind, "status": answer.status, "result": answer.result}
+        print_json(value | ({"about": about} if about else {}))
     elif answer.status == "refused":
         raise BadInput(f"refused: {answer.result}")
     elif answer.status == "failed":
         raise WatchkeeperError(f"failed: {answer.result}")
     else:
         click.echo(answer.result)
+        for line in about.split("\n") if about else ():
+            click.echo(f"  {reveal(line)}")
     return {"refused": 2, "failed": 1}.get(answer.status, 0)
 
 
@@ -366,7 +370,7 @@ def _project_budget(path: Place, project: str, changes: dict[str, str | None], a
 # Questions of agents: `wk approve`, `wk deny`, `wk grants`.
 
 _QUESTIONS = f"As SESSION, {ACTS}"
-_words = click.argument("words", nargs=-1, required=True, metavar="[SESSION] ID")
+_words = click.argument("words", nargs=-1, metavar="[SESSION] [ID]")
 
 
 def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[SessionHandle, str]:
@@ -376,8 +380,6 @@ def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[
         BadInput: several questions match, or there are more than two words.
         NotFound: none matches.
     """
-    if len(words) > 2:
-        raise BadInput("give the session and the question's id, or the id alone")
     session, wanted = words if len(words) == 2 else (None, words[0])
     opened = SessionHandle(db, session, own=True) if session is not None else SessionHandle(db)
     session_id = opened.session_id or None
@@ -397,6 +399,77 @@ def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[
     if session is None and wanted == "last":
         say_chosen(opened.connection, opened.session_id)
     return opened, found[0][1]
+
+
+def _chosen(
+    db: Place | None, words: tuple[str, ...], as_json: bool, *, show: bool = False
+) -> tuple[str, ...]:
+    """The words that name one question: those given, or the only question that waits there. Where none or several
+    wait, print them.
+
+    `words`: nothing, `last`, a session, a question's id, or a session with `last` or an id. With `show`, `last` is the
+    newest question.
+
+    Raises:
+        BadInput: several wait, or there are more than two words.
+        NotFound: none waits.
+    """
+    if len(words) > 2:
+        raise BadInput("give the session and the question's id, or the id alone")
+    if not words:
+        return ()
+    if len(words) == 1 and words[0] != "last":
+        opened = SessionHandle(db)
+        if find_questions(opened.connection, None, words[0], waiting=False) or _external(db, words):
+            return words
+        try:
+            words = (SessionHandle(db, words[0], own=True).session_id, "last")
+        except (NotFound, BadInput):
+            return words
+    if words[-1] != "last" or show:
+        return words
+    opened = SessionHandle(db, words[0], own=True) if len(words) == 2 else SessionHandle(db)
+    waiting = find_questions(opened.connection, opened.session_id or None, "", waiting=True)
+    others = _external(db, ("",)) if len(words) == 1 else []
+    if len(waiting) + len(others) > 1:
+        list_questions(db, as_json, opened.session_id or None)
+        raise BadInput(f"{len(waiting) + len(others)} questions wait; name one by its id")
+    return (waiting[0][0], waiting[0][1]) if waiting else words
+
+
+def _external(db: Place | None, words: tuple[str, ...]) -> list[ExternalQuestion]:
+    """The waiting questions of other terminals whose id begins with the only word."""
+    path = database_path(db)
+    if not isinstance(path, Path):
+        return []
+    return find_external_questions(SessionHandle(db).connection, words[0])
+
+
+def list_questions(db: Place | None, as_json: bool, session_id: str | None = None) -> int:
+    """Print every question that waits, of one session or of all: a line each."""
+    opened = SessionHandle(db)
+    found = find_questions(opened.connection, session_id, "", waiting=True)
+    questions = [_question(opened, question_id) for _, question_id in found]
+    others = _external(db, ("",)) if session_id is None else []
+    value = [question_json(one) for one in questions]
+    if others:
+        from watchkeeper.cli import interop
+
+        value += [interop.question_json(one) for one in others]
+    lines = [
+        f"{one.id}  session {one.session_id}  {clean(one.headline, 80)}: {clean(_runs(one), 200)}"
+        for one in questions
+    ]
+    lines += [f"{one.id[:12]}  another terminal  {clean(one.tool, 80)}" for one in others]
+    return respond(as_json, value, lines, empty="no question waits")
+
+
+def _runs(question: Question, edited: dict[str, Any] | None = None) -> str:
+    """What an approval lets run: a command, the file of a change, or the input."""
+    arguments = question.arguments if edited is None else edited
+    if isinstance(text := arguments.get("command"), str) and question.tool == "bash":
+        return text
+    return str(arguments.get("file_path") or encode(arguments))
 
 
 def _elsewhere(db: Place | None, words: tuple[str, ...]) -> tuple[Path, ExternalQuestion] | None:
@@ -449,12 +522,17 @@ def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, keep: str | None,
     choose: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Allow the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session.
+    """Allow the waiting tool call ID. Without SESSION, ID may be of any session.
+
+    `last`, or SESSION alone, names the only question that waits; if several wait, they are listed and none is
+    allowed. Without arguments, every question that waits is listed.
 
     A pattern is the words of one simple command, with * as its last word for any further arguments. It never
     matches a command with an operator, a redirection or a substitution, and what it matches runs without a
     shell.
     """
+    if not (words := _chosen(db, words, as_json, show=show)):
+        return list_questions(db, as_json)
     if (elsewhere := _elsewhere(db, words)) is not None:
         from watchkeeper.cli import interop
 
@@ -479,14 +557,13 @@ def approve(
             payload |= {"scope": "pattern", "pattern": pattern_of(parse_pattern(pattern))}
         except ValueError as fault:
             raise BadInput(str(fault)) from None
+    question = _question(opened, approval_id)
     if keep is not None:
-        question = _question(opened, approval_id)
         if not question.allows_sides:
             raise BadInput("--keep answers only a conflict in which one side can be kept")
         payload["edited_input"] = question.keeping(keep)
     elif edit is not None:
         text = sys.stdin.read().removesuffix("\n") if edit == "-" else edit
-        question = _question(opened, approval_id)
         if not question.allows_edit:
             raise BadInput("a conflict is answered with --keep, not with --edit")
         try:
@@ -496,7 +573,11 @@ def approve(
         # The answer is for the file that the edited input names, as it is now.
         if digest := digest_of(Path(question.root), question.tool, edited, protected_files(opened.path)):
             payload["subject_digest"] = digest
-    return command(opened, "approve", as_json, payload=payload)
+    edited_input = payload.get("edited_input")
+    if pattern is not None and (refusal := question.refuses_pattern(payload["pattern"], edited_input)):
+        raise BadInput(refusal)
+    about = _runs(question, edited_input)
+    return command(opened, "approve", as_json, payload=payload, about=about)
 
 
 @click.command()
@@ -506,13 +587,21 @@ def approve(
 @json_option
 @explains_last(_QUESTIONS)
 def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool) -> int:
-    """Refuse the waiting tool call ID (`last`: the newest). Without SESSION, ID may be of any session."""
+    """Refuse the waiting tool call ID. Without SESSION, ID may be of any session.
+
+    `last`, or SESSION alone, names the only question that waits; if several wait, they are listed and none is refused.
+    Without arguments, every question that waits is listed.
+    """
+    if not (words := _chosen(db, words, as_json)):
+        return list_questions(db, as_json)
     if (elsewhere := _elsewhere(db, words)) is not None:
         from watchkeeper.cli import interop
 
         return interop.answer(*elsewhere, as_json, allow=False, reason=reason)
     opened, approval_id = _found(db, words, waiting=True)
-    return command(opened, "deny", as_json, payload={"approval": approval_id, "reason": reason})
+    about = _runs(_question(opened, approval_id))
+    payload = {"approval": approval_id, "reason": reason}
+    return command(opened, "deny", as_json, payload=payload, about=about)
 
 
 @click.command()

@@ -131,6 +131,79 @@ _LAUNCHERS = (
 _ALWAYS_ASK = frozenset(f"{_RESERVED} {_OF_THE_SHELL} {_LAUNCHERS}".split())
 
 
+_STARTERS = frozenset(
+    [
+        "rbash", "ash", "flock", "taskset", "prlimit", "chrt", "systemd-run", "tmux", "screen", "docker", "podman", "at",
+        "batch", "wk", "watchkeeper", "uvx", "npx",
+    ]
+)  # fmt: skip
+"""Further programs that start others: a pattern allows a whole command of theirs, and none with `*`."""
+
+_NAMING_OPTION_NAMES = (
+    "output outfile outdir out-file out-dir output-file output-directory log-file logfile dump-header cookie-jar"
+    " save-cookies trace trace-ascii stderr junitxml junit-xml report-file report-log append-output index-output"
+    " directory-prefix target-dir target-directory temporary-directory backup-dir fprint fprint0 fprintf fls"
+    " exec execdir exec-batch exec-path ok okdir toolexec vettool ext-diff textconv extcmd tool upload-pack"
+    " receive-pack rsync-path rsh pager open-files-in-pager editor to-command use-compress-program"
+    " compress-program checkpoint-action info-script new-volume-script index-command pre hostname-bin"
+    " config init-command plugin require import eval script-shell program command shell"
+)
+"""Long options that name a file to write, or a program or code to run. Programs take their beginnings too."""
+_NAMING_OPTIONS = frozenset(_NAMING_OPTION_NAMES.split())
+_NAMING_PARTS = frozenset(
+    [
+        "output",
+        "outfile",
+        "outdir",
+        "exec",
+        "execute",
+        "pager",
+        "editor",
+        "command",
+        "cmd",
+        "program",
+        "shell",
+    ]
+)
+"""Parts of the names of further such options."""
+_NAMING_LETTERS = {
+    "git": "oOxcu", "sort": "oT", "curl": "oOcDKT", "wget": "oaOPi", "tar": "IFfO", "rsync": "e", "rg": "", "grep": "",
+    "egrep": "", "fgrep": "", "ls": "", "ps": "", "fd": "xX", "python": "oc", "python3": "oc", "node": "oerp",
+    "perl": "oe", "ruby": "oer", "pytest": "opc", "make": "oCf",
+}  # fmt: skip
+"""Letters of such options, by program; `o` for every other."""
+
+
+def naming_option(program: str, word: str) -> str:
+    """The name of the option that `word` gives if it names a file to write or a program to run; else empty. In case
+    of doubt it does."""
+    if not word.startswith("-") or word.strip("-") == "":
+        return ""
+    name = word.split("=", 1)[0]
+    plain = name.lstrip("-").lower().replace("_", "-")
+    if plain in _NAMING_OPTIONS:
+        return name
+    if name.startswith("--"):
+        if plain.startswith("no-"):
+            return ""
+        begins = any(option.startswith(plain) for option in _NAMING_OPTIONS)
+        parts = plain.split("-")
+        part = any(one in _NAMING_PARTS for one in parts) or (
+            len(parts) > 1 and len(parts[-1]) > 2 and any(one.startswith(parts[-1]) for one in _NAMING_PARTS)
+        )
+        return name if begins or part else ""
+    letters = _NAMING_LETTERS.get(program)
+    if letters is None:  # attached to its value, or among a few letters
+        return name if word[1] == "o" or (len(word) <= 4 and "o" in word and word[1:].isalpha()) else ""
+    return name if set(letters).intersection(word[1:]) else ""
+
+
+def starts_others(words: tuple[str, ...]) -> bool:
+    """Whether a command of these words starts another program that its arguments name."""
+    program = os.path.basename(words[0])
+    return program in _STARTERS or (program in ("uv", "pipx", "poetry") and "run" in words[1:])
+
+
 def parse_command(command: str) -> tuple[str, ...] | None:
     """The words of `command` if it is plainly one simple command of a program and its arguments; else
     None."""
@@ -168,6 +241,10 @@ def parse_pattern(pattern: str) -> tuple[str, ...]:
             " * as its last word"
             " for any further arguments"
         )
+    if open_ended and starts_others(words):
+        raise ValueError(
+            f"{reveal(words[0])} starts other programs: a pattern of it must be a whole command, without *"
+        )
     return (*words, "*") if open_ended else words
 
 
@@ -179,8 +256,11 @@ def pattern_of(words: tuple[str, ...]) -> str:
 
 
 def matches(pattern: str, command: str) -> tuple[str, ...] | None:
-    """The words that `command` runs if the pattern allows it; else None. A pattern that is none matches
-    nothing."""
+    """The words that `command` runs if the pattern allows it; else None. A pattern that is none matches nothing.
+
+    `*` matches no option that names a file to write or a program to run, unless the pattern names that option, and
+    no arguments of a program that starts others.
+    """
     words = parse_command(command)
     if words is None:
         return None
@@ -189,7 +269,13 @@ def matches(pattern: str, command: str) -> tuple[str, ...] | None:
     except ValueError:
         return None
     if wanted[-1] == "*":
-        return words if words[: len(wanted) - 1] == wanted[:-1] else None
+        fixed = wanted[:-1]
+        if words[: len(fixed)] != fixed or starts_others(words):
+            return None
+        program = os.path.basename(words[0])
+        named = {naming_option(program, word) for word in fixed} | {""}
+        rest = (naming_option(program, word) for word in words[len(fixed) :])
+        return words if all(one in named for one in rest) else None
     return words if words == wanted else None
 
 

@@ -400,6 +400,10 @@ class CommandQueue:
         reason, by = command.payload.get("reason"), command.requested_by
         edited = self._edited(command, row["tool"]) if approves else None
         scope, pattern = self._scope(command, row["tool"], row["cause"]) if approves else (None, None)
+        if pattern is not None:
+            question = commands.load_question(self._store.connection, self._store.path, row["id"])
+            if question is not None and (refusal := question.refuses_pattern(pattern, edited)):
+                raise ValueError(refusal)
         seen = command.payload.get("subject_digest")
 
         def change(tx: Transaction) -> None:

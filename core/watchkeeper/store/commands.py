@@ -25,6 +25,7 @@ from watchkeeper.records.tool_inputs import (
     FileChange,
     Protected,
     file_change,
+    matches,
     parse_command,
     pattern_of,
 )
@@ -264,6 +265,16 @@ class Question:
         command = self.arguments.get("command")
         words = parse_command(command) if self.tool == "bash" and isinstance(command, str) else None
         return pattern_of(words) if words is not None else ""
+
+    def refuses_pattern(self, pattern: str, arguments: dict[str, Any] | None = None) -> str:
+        """Why the answer cannot be for this pattern: it does not match what would run; empty where it does.
+
+        `arguments`: the input as the person edited it.
+        """
+        command = (arguments or self.arguments).get("command")
+        if self.tool != "bash" or not isinstance(command, str) or matches(pattern, command) is not None:
+            return ""
+        return f"the pattern {pattern!r} does not match the command that waits, so nothing was allowed"
 
     @property
     def editable(self) -> str:

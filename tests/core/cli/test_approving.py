@@ -90,7 +90,7 @@ async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it
 
 @pytest.mark.parametrize(
     ("options", "payload"), [([], {}), (["--always"], {"scope": "tool"}),
-     (["--pattern", "git  status *"], {"scope": "pattern", "pattern": "git status *"}),
+     (["--pattern", "echo  1 *"], {"scope": "pattern", "pattern": "echo 1 *"}),
      (["--edit", "echo 2"], {"edited_input": {"command": "echo 2"}})],
 )  # fmt: skip
 async def test_every_answer_is_a_command_for_the_host(bench, options, payload):
@@ -154,3 +154,74 @@ async def test_a_question_whose_call_has_ended_is_neither_listed_nor_answered(be
     bench.submit("approve", payload={"approval": question})
     await bench.run()
     assert "its call has ended already" in str(bench.state["commands"][-1]["result"])
+
+
+async def two_questions(bench: Bench) -> list[str]:
+    """A session that is paused with two questions that wait; their ids."""
+
+    def work(name: str, request: ModelRequest) -> Any:
+        return [call("bash", {"command": f"echo {name}"})] if turns(request) == 0 else [said("done")]
+
+    plan = PlannedRun([task("a", role="coder"), task("b", role="coder")], work)
+    bench.start(plan, approval_timeout_seconds=None)
+
+    async def pause() -> None:
+        await bench.waiting(2)
+        bench.submit("pause")
+
+    await bench.run_while(pause)
+    return [str(one["id"]) for one in bench.state["approvals"]]
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_last_and_a_session_name_the_only_question_and_list_them_where_several_wait(
+    bench, capsys, answer
+):
+    questions = await two_questions(bench)
+    for words in (["last"], [bench.session], [bench.session, "last"]):
+        assert run([answer, *words, "--db", str(bench.path)]) == 2
+        told = capsys.readouterr()
+        assert all(question in told.out for question in questions)
+        assert "2 questions wait; name one by its id" in told.err
+    assert run([answer, "--db", str(bench.path)]) == 0
+    told = capsys.readouterr().out
+    assert all(question in told for question in questions)
+    assert "echo a" in told
+    assert run([answer, "--json", "--db", str(bench.path)]) == 0
+    assert {one["id"] for one in json.loads(capsys.readouterr().out)} == set(questions)
+    assert bench.query("SELECT 1 FROM commands WHERE kind = ?", answer) == []
+    with closing(open_writable(bench.path)) as connection:
+        connection.execute("UPDATE approvals SET status = 'denied' WHERE id = ?", (questions[0],))
+    assert run([answer, bench.session, "--db", str(bench.path)]) == 0
+    assert "echo " in capsys.readouterr().out
+    (stored,) = bench.query("SELECT payload FROM commands WHERE kind = ?", answer)
+    assert json.loads(stored[0])["approval"] == questions[1]
+
+
+async def test_without_a_question_nothing_is_listed_and_last_names_none(bench, capsys):
+    bench.start(PlannedRun([task("a")], lambda name, request: [said("done")]))
+    await bench.run()
+    assert run(["approve", "--db", str(bench.path)]) == 0
+    assert "no question waits" in capsys.readouterr().out
+    assert run(["approve", "last", "--db", str(bench.path)]) == 3
+    assert run(["approve", bench.session, "--db", str(bench.path)]) == 3
+
+
+async def test_a_pattern_that_does_not_match_the_waiting_command_allows_nothing(bench, capsys):
+    question = await waiting(bench, "bash", {"command": "git log --output=x"})
+    for pattern in ("git status *", "git log *"):
+        assert run(["approve", question, "--pattern", pattern, "--db", str(bench.path)]) == 2
+        assert "does not match the command that waits" in capsys.readouterr().err
+    assert not bench.query("SELECT 1 FROM commands WHERE kind = 'approve'")
+    number = bench.submit(
+        "approve", payload={"approval": question, "scope": "pattern", "pattern": "git log *"}
+    )
+
+    async def stop() -> None:
+        await bench.applied(number, "refused")
+        bench.submit("pause")
+
+    await bench.run_while(stop)
+    assert "does not match" in bench.command(number)["result"]
+    assert bench.state["approvals"][0]["status"] == "waiting"
+    assert not (bench.workspace / "x").exists()

@@ -70,6 +70,57 @@ def test_a_pattern_that_could_mean_more_is_refused_with_a_reason(pattern: str) -
         parse_pattern(pattern)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("git log *", "git log --output=x"), ("git log *", "git log --outp=x"), ("git log *", "git log --output x"),
+        ("git diff *", "git diff --ext-diff"), ("git grep *", "git grep -Oevil x"), ("git *", "git -c core.pager=evil log"),
+        ("git format-patch *", "git format-patch -o dir"), ("git rebase *", "git rebase -x evil"),
+        ("git ls-remote *", "git ls-remote --upload-pack=evil ."), ("git ls-remote *", "git ls-remote --exec=evil ."),
+        ("find . *", "find . -exec evil +"), ("find . *", "find . -fprint out"), ("find . *", "find . -okdir evil +"),
+        ("sort *", "sort -uoout in"), ("sort *", "sort -o out in"), ("sort *", "sort --compress-program=evil in"),
+        ("sort *", "sort --compress-prog evil in"), ("tar *", "tar -cf x --to-command=evil"),
+        ("tar *", "tar xf x --checkpoint-action=exec=evil"), ("rsync *", "rsync -e evil a b"),
+        ("rsync *", "rsync -ave evil a b"), ("curl *", "curl -so out x"), ("wget *", "wget --output-document=x y"),
+        ("rg *", "rg --pre evil x"), ("unheard-of *", "unheard-of -o x"), ("unheard-of *", "unheard-of --out-dir=x"),
+        ("unheard-of *", "unheard-of --log-file x"), ("go test *", "go test -exec evil"), ("go build *", "go build -toolexec=evil"),
+        ("pytest *", "pytest --junitxml=x"), ("uv *", "uv run evil"), ("uv *", "uv --quiet run evil"),
+    ],
+)  # fmt: skip
+def test_a_pattern_allows_no_option_that_names_a_file_to_write_or_a_program_to_run(pattern, command):
+    assert matches(pattern, command) is None
+    assert matches(command, command) == parse_command(command), "the whole command can be allowed"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("git log --output *", "git log --output x"), ("git log --output=x *", "git log --output=x --output=y"),
+        ("git log *", "git log --oneline -5 --no-ext-diff"), ("sort -o *", "sort -o out in"), ("grep *", "grep -rno x ."),
+        ("find . *", "find . -name x -type f"), ("ls *", "ls -lo"), ("git diff *", "git diff --stat HEAD"),
+        ("pytest *", "pytest -q tests"), ("find . -exec *", "find . -exec evil +"), ("uv pip *", "uv pip list"),
+    ],
+)  # fmt: skip
+def test_a_pattern_that_names_the_option_allows_it_and_harmless_ones_need_no_name(pattern, command):
+    assert matches(pattern, command) == parse_command(command)
+
+
+STARTERS = [
+    "rbash", "ash", "flock", "taskset", "prlimit", "chrt", "systemd-run", "tmux", "docker", "at", "wk",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", [*STARTERS, "/usr/bin/docker", "uv run"])
+def test_a_program_that_starts_others_is_allowed_as_a_whole_command_alone(program: str) -> None:
+    command = f"{program} ps"
+    assert matches(command, command) == parse_command(command)
+    assert matches(command, f"{command} more") is None
+    for pattern in (f"{program} *", f"{command} *"):
+        with pytest.raises(ValueError, match="starts other programs"):
+            parse_pattern(pattern)
+        assert matches(pattern, command) is None
+
+
 WORD = st.text(alphabet="abcXYZ019 -_=./:,+@%'\"~", min_size=1, max_size=8)
 
 
