@@ -106,7 +106,7 @@ def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(tm
     _, said = second.communicate(timeout=60)
     assert second.returncode == 4
     assert str(first.pid) in said
-    assert len(said.splitlines()) == 1
+    assert len([line for line in said.splitlines() if not line.startswith("wk: last is ")]) == 1
 
     driver.begin_immediate(connection)
     connection.execute("UPDATE sessions SET lease_epoch = lease_epoch + 1")  # what a take-over does

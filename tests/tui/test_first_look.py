@@ -142,7 +142,7 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(desk,
     desk.host_pid = None
     desk.session.set(**{"status": "done", "ended_at": desk.session.now, **values})
     async with desk.shown() as pilot:
-        await until(pilot, lambda: "DONE" in text_of(pilot) or "FAILED" in text_of(pilot))
+        await until(pilot, lambda: any(word in text_of(pilot) for word in ("DONE", "FAILED", "ENDED")))
         footer = text_of(pilot).splitlines()[-1]
         for label in (
             "w Replay",
