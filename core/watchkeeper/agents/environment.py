@@ -73,6 +73,8 @@ class Environment:
     tools_of: Callable[[str], list[str]]
     """The names of the tools that a role may call."""
     permission: Callable[[str], Permission]
+    is_path_granted: Callable[[str], bool]
+    """Whether the person allowed writes to this path of the workspace before the run."""
     """Whether calls of a tool may run."""
     redact: Callable[[Any], Any]
     live: LiveBoard

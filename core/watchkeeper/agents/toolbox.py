@@ -30,10 +30,25 @@ from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, raising_host_faults
 from watchkeeper.records.messages import Block, ToolSpec
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
-from watchkeeper.records.tool_inputs import FILE_CHANGES, SUBJECT_CHANGED, digest_of, holds_already, matches
+from watchkeeper.records.tool_inputs import (
+    FILE_CHANGES,
+    SUBJECT_CHANGED,
+    digest_of,
+    holds_already,
+    matches,
+    written_paths,
+)
 from watchkeeper.store import agents, artifacts, commands
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.commands import CONFLICT, Grant, editable, live_grants, unified_diff
+from watchkeeper.store.commands import (
+    CONFLICT,
+    GUARDED,
+    PROGRAM_CHANGES,
+    Grant,
+    editable,
+    live_grants,
+    unified_diff,
+)
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach
@@ -227,6 +242,13 @@ class Approvals:
             # forked
             row = None
         repeated = self._repeated(call)
+        paths = written_paths(self._workspace, call.arguments)
+        refused_paths = [one for one in paths if not self._environment.is_path_granted(one.name)]
+        if paths and not refused_paths and call.name in (*FILE_CHANGES, PROGRAM_CHANGES):
+            permission = Permission.ALLOW
+        guarded = next((one.guard for one in refused_paths if one.guard), "")
+        if guarded and row is not None and row["scope"] == "grant":
+            row = None
         while True:
             if changed:
                 waiting = (
@@ -244,6 +266,8 @@ class Approvals:
                 permit = await self._ask(call, row["id"], row["cause"] or "permission", row["note"] or "")
             elif repeated:
                 permit = await self._ask(call, None, "repetition", repeated)
+            elif guarded:
+                permit = await self._ask(call, None, GUARDED, guarded)
             elif permission is Permission.ALLOW:
                 return Permit(call, True)
             elif (granted := self._granted(call)) is not None:

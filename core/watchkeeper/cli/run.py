@@ -290,7 +290,10 @@ def driving_options(function: Any) -> Any:
                 "--speed", callback=_speed, default="1", metavar="X|max",
                 help="The surveyor's pace: 1 is a model's; max waits for nothing.",
             ),
-            click.option("--allow", multiple=True, metavar="TOOL", help="Let a tool run without asking (repeatable)."),
+            click.option(
+                "--allow", multiple=True, metavar="TOOL",
+                help="Let a tool run without asking (repeatable); 'write:GLOB': writes to these paths.",
+            ),
             click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
             approval_timeout_option,
         ]

@@ -13,13 +13,14 @@ earlier command of the agent's shell defined can change what it runs. See `agent
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import os
 import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,69 @@ def program_path(program: str, folder: str, workspace: str, search_path: str) ->
     import shutil  # late: it loads every compressor
 
     return shutil.which(program, path=os.pathsep.join(places)) if places else None
+
+
+# --- Files that make other programs run code ------------------------------------------------------------------
+
+GUARDED_PATHS = {
+    ".git/**": "git runs the hooks and the programs that files in it name",
+    ".claude/**": "Claude Code runs the hooks and commands that files in it name",
+    ".codex/**": "Codex runs the programs that files in it name",
+    ".opencode/**": "OpenCode runs the plugins and commands in it",
+    ".mcp.json": "agent programs start the servers that it names",
+    ".envrc": "direnv runs it",
+    ".vscode/**": "VS Code runs the tasks and programs that files in it name",
+    ".github/workflows/**": "GitHub runs the workflows in it",
+    "AGENTS.md": "agents follow it as instructions",
+    "CLAUDE.md": "agents follow it as instructions",
+}
+"""Files, in the workspace or any folder below it, whose change asks every time, and why."""
+
+PATH_GRANT = "write:"
+"""Begins the name of an `--allow` that is about paths: `write:.github/**`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPath:
+    """A file that a call would write, by the name that it gives or by the name that links lead to."""
+
+    name: str
+    """Relative to the workspace where it is inside."""
+    guard: str
+    """Why a write of it asks every time; empty where it does not."""
+
+
+def written_paths(workspace: Path, arguments: Any) -> list[WrittenPath]:
+    """The files that a call with this input would write, each by its own name and with links followed."""
+    found: dict[str, None] = {}
+    for name in edited_files(arguments):
+        if "\0" in name:
+            continue
+        given = os.path.normpath(os.path.join(workspace, name))
+        for path, root in ((given, str(workspace)), (os.path.realpath(given), os.path.realpath(workspace))):
+            inside = os.path.relpath(path, root)
+            found[path if inside.startswith("..") else inside] = None
+    return [WrittenPath(name, _guard_of(name)) for name in found]
+
+
+def is_path_granted(name: str, grants: Iterable[str]) -> bool:
+    """Whether an `--allow` such as `write:.github/**` names this path."""
+    globs = (one.removeprefix(PATH_GRANT) for one in grants if one.startswith(PATH_GRANT))
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def _guard_of(name: str) -> str:
+    parts = [part.casefold() for part in name.split("/") if part]  # some file systems ignore the case
+    for pattern, reason in GUARDED_PATHS.items():
+        folder = pattern.removesuffix("/**")
+        wanted = folder.casefold().split("/")
+        if folder == pattern:
+            hit = parts[-1:] == wanted
+        else:
+            hit = any(parts[at : at + len(wanted)] == wanted for at in range(len(parts)))
+        if hit:
+            return f"a write to {name} asks every time: {reason}"
+    return ""
 
 
 # --- The file that a call of `write` or `edit` would change -------------------------------------------------

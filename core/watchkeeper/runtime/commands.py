@@ -46,7 +46,7 @@ from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.commands import CONFLICT, add_grant, revoke_grant
+from watchkeeper.store.commands import CONFLICT, GUARDED, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import SessionStore, Transaction
@@ -477,6 +477,8 @@ class CommandQueue:
             return scope, None
         if cause == "repetition":
             raise ValueError("this call repeats itself; it can be allowed once, not always")
+        if cause == GUARDED:
+            raise ValueError("a write to this file asks every time; it can be allowed once, not always")
         if cause == CONFLICT:
             raise ValueError("an answer to a conflict holds for this conflict alone, not always")
         if scope == "tool":

@@ -47,6 +47,7 @@ from watchkeeper.records.messages import (
 from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor, known_secrets
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
+from watchkeeper.records.tool_inputs import is_path_granted
 from watchkeeper.runtime import lifecycle
 from watchkeeper.runtime.background import Alerts, Heartbeat
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
@@ -275,6 +276,7 @@ async def _assemble(
         tools=tools,
         tools_of=partial(tools_of, roles, tools),
         permission=permissions.resolve,
+        is_path_granted=partial(is_path_granted, grants=settings.allow),
         redact=redact,
         live=live,
         budgets=Budgets(store, heartbeat.hosted_seconds, price, clock),

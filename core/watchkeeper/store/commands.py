@@ -194,6 +194,8 @@ CONFLICT = "conflict"
 Approving it leaves the conflict to the planner; an edited input `{"task", "keep": "ours" or "theirs"}` keeps one side."""
 EXTERNAL = "external"
 """The cause of a permission question of a session in another terminal (`store.external`)."""
+GUARDED = "guarded"
+"""The cause of a question about a file that makes other programs run code (`tool_inputs.GUARDED_PATHS`)."""
 CONTEXT_LINES = 3
 _MOST_COMPARISONS = 4_000_000
 """Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without
@@ -229,7 +231,7 @@ class Question:
     folder: str
     """Where the call would run: the folder of the agent's shell, else the root."""
     cause: str
-    """`permission`, `repetition`, `changed`, `conflict` or `external`."""
+    """`permission`, `repetition`, `guarded`, `changed`, `conflict` or `external`."""
     note: str
     """Why it is asked, beyond the permission; empty where there is nothing to say."""
     arguments: dict[str, Any]
@@ -242,8 +244,9 @@ class Question:
 
     @property
     def allows_always(self) -> bool:
-        """Whether "always" may be answered: not where a call repeats itself, nor to a conflict or another program."""
-        return self.cause not in ("repetition", CONFLICT, EXTERNAL)
+        """Whether "always" may be answered: not where a call repeats itself or writes a guarded file, nor to a conflict
+        or another program."""
+        return self.cause not in ("repetition", GUARDED, CONFLICT, EXTERNAL)
 
     @property
     def allows_edit(self) -> bool:

@@ -636,3 +636,55 @@ async def test_a_call_of_a_worker_that_never_had_it_is_an_error_and_had_no_effec
     note.write_text("a")
     await bench.run_while(answers(bench, {}))
     assert calls_of(bench, "edit") == [("error", 1)]
+
+
+# --- Files that make other programs run code ------------------------------------------------------------------
+
+GUARDED_FILES = [
+    ".git/hooks/pre-commit", "sub/.git/config", ".claude/settings.json", ".codex/config.toml", ".opencode/x.json",
+    ".mcp.json", "sub/.envrc", ".vscode/tasks.json", ".github/workflows/ci.yml", "AGENTS.md", "sub/CLAUDE.md",
+    "./sub/../.git/config", "agents.md", "link/config",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", GUARDED_FILES)
+async def test_a_write_that_makes_other_programs_run_code_asks_whatever_is_allowed(bench, path):
+    (bench.workspace / ".git").mkdir()
+    (bench.workspace / "link").symlink_to(bench.workspace / ".git")
+    write = ("write", {"file_path": path, "content": "x"})
+    bench.coder(
+        replies([write], [("write", {"file_path": "plain", "content": "x"})]), allow=("write", "edit")
+    )
+    await bench.run_while(answers(bench, {"kind": "deny"}))
+    (asked,) = bench.state["approvals"]
+    assert asked["cause"] == "guarded"
+    assert "asks every time" in asked["note"]
+    assert not (bench.workspace / path).exists()
+    assert (bench.workspace / "plain").exists()
+
+
+async def test_a_guarded_write_is_allowed_once_and_never_always(bench):
+    write = ("write", {"file_path": "AGENTS.md", "content": "x"})
+    bench.coder(replies([write], [write]))
+
+    async def answer() -> None:
+        (first,) = await bench.waiting()
+        always = {"approval": first["id"], "scope": "tool"}
+        await bench.applied(bench.submit("approve", payload=always), "refused")
+        await answers(bench, {}, {})()
+
+    assert (await bench.run_while(answer)).exit_code == 0
+    assert [one["cause"] for one in bench.state["approvals"]] == ["guarded", "guarded"]
+
+
+async def test_a_path_that_was_granted_is_written_without_a_question_and_no_other(bench):
+    (bench.workspace / ".github").mkdir()
+    (bench.workspace / ".github" / "out").symlink_to(bench.workspace / ".git")
+    paths = [".github/workflows/ci.yml", ".github/../AGENTS.md", ".github/out/config"]
+    given = [[("write", {"file_path": path, "content": "x"})] for path in paths]
+    bench.coder(replies(*given), allow=("write:.github/**",), approval_timeout_seconds=0.0)
+    assert (await bench.run()).exit_code == 0
+    assert bench.query("SELECT status FROM tool_calls WHERE name = 'write' ORDER BY id") == [
+        ("done",), ("denied",), ("denied",),
+    ]  # fmt: skip
+    assert (bench.workspace / paths[0]).read_text() == "x"

@@ -21,7 +21,15 @@ from textual.widgets import TextArea
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
 from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
-from watchkeeper.store.commands import CONFLICT, EXTERNAL, Question, Section, load_question, sections_of
+from watchkeeper.store.commands import (
+    CONFLICT,
+    EXTERNAL,
+    GUARDED,
+    Question,
+    Section,
+    load_question,
+    sections_of,
+)
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Request
@@ -356,7 +364,10 @@ class ApprovalScreen(WatchScreen):
         if question is None or not self._may_approve():
             return
         if not question.allows_always:
-            once = "this call repeats itself: it can be approved once, not always"
+            repeats = "this call repeats itself: it can be approved once, not always"
+            once = (
+                "a write to this file is approved once, not always" if question.cause == GUARDED else repeats
+            )
             self.say("a conflict is answered once" if question.cause == CONFLICT else once, "waiting")
             return
         tool = clip(sanitize(question.tool), 40)
