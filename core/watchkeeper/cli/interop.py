@@ -26,7 +26,7 @@ from watchkeeper.records.errors import BadInput, NotFound, reason_of
 from watchkeeper.records.text import duration_text, one_line, reveal
 from watchkeeper.runtime.control import refuse_agents, user_name
 from watchkeeper.store import database, external
-from watchkeeper.store.place import Place, file_of
+from watchkeeper.store.place import DatabaseUrl, Place, file_of
 
 if TYPE_CHECKING:
     from watchkeeper.interop.mcp import SessionServer
@@ -158,11 +158,15 @@ def guarded_app(served: SessionServer, guard: Guard) -> Any:
 def install(program: str, write: bool, allow_control: bool, db: Place | None, as_json: bool) -> int:
     """Print the configuration that gives PROGRAM this server, or add it with --write.
 
-    Everything else in the file stays as it is, comments too. A damaged file is refused.
+    The entry names the database that is in use now. Everything else in the file stays as it is, comments too. A damaged
+    file is refused.
     """
-    command = _command()
-    if db is not None:
-        command += ["--db", str(database_path(db))]
+    place = database_path(db)
+    if isinstance(place, DatabaseUrl) and place.holds_password:
+        raise BadInput(
+            f"{place} holds a password, which is not written into a configuration; put it into ~/.pgpass and leave it out"
+        )
+    command = [*_command(), "--db", str(place)]
     if allow_control:
         command.append("--allow-control")
     entry = clients.entry(program, command, os.environ, Path.home())
@@ -183,6 +187,27 @@ def install(program: str, write: bool, allow_control: bool, db: Place | None, as
     }  # fmt: skip
     kept = f"; the file as it was: {clean(done.backup)}" if done.backup else ""
     said = f"added to {clean(done.path)}{kept}" if done.changed else f"{clean(done.path)} has it already"
+    return respond(as_json, value, said)
+
+
+@mcp.command()
+@click.argument("program", type=click.Choice(clients.PROGRAMS))
+@click.option("--write", is_flag=True, hidden=True, help="As for `install`; it is always written.")
+@json_option
+def uninstall(program: str, write: bool, as_json: bool) -> int:
+    """Take this server out of the configuration of PROGRAM; a copy of the file is kept.
+
+    Everything else in the file stays as it is, comments too. A damaged file is refused.
+    """
+    done = clients.remove(clients.entry(program, _command(), os.environ, Path.home()))
+    value = {
+        "program": program, "path": str(done.path), "removed": done.changed,
+        "backup": str(done.backup) if done.backup else None,
+    }  # fmt: skip
+    kept = f"; the file as it was: {clean(done.backup)}" if done.backup else ""
+    said = (
+        f"taken out of {clean(done.path)}{kept}" if done.changed else f"{clean(done.path)} does not have it"
+    )
     return respond(as_json, value, said)
 
 

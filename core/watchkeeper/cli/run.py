@@ -342,7 +342,8 @@ allow_model_option = click.option(
     "allow_models",
     multiple=True,
     metavar="REF",
-    help="Allow roles of the workspace, and the planner, to use this model although it costs more than yours (repeatable).",
+    help="Allow roles of the workspace, and the planner, to use this model although it costs more than yours, or all of a"
+    " provider or program: 'anthropic/*' (repeatable).",
 )
 
 

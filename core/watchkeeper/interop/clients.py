@@ -1,8 +1,9 @@
-"""Adds the MCP server to the configuration of Claude Code, Codex or OpenCode, and changes nothing else of the file.
+"""Adds the MCP server to the configuration of Claude Code, Codex or OpenCode, or takes it out, and changes nothing else of
+the file.
 
-An edit inserts or replaces one entry in the text; comments, order and spaces stay. A file that cannot be read with
+An edit inserts, replaces or removes one entry in the text; comments, order and spaces stay. A file that cannot be read with
 certainty is refused. The result is read again before it is written: it must be the old configuration with that one
-entry.
+entry, or without it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,16 @@ class Entry:
         comments = self.program == "opencode"
         return _JsonText(text if text.strip() else "{}\n", comments).with_member(self.keys, self.value)
 
+    def removed(self, text: str) -> str:
+        """The file's text without the entry; the same text if it has none.
+
+        Raises:
+            BadInput: the text is damaged, or holds servers in a form that cannot be edited.
+        """
+        if self.program == "codex":
+            return _toml_without(text, self.keys)
+        return _JsonText(text, self.program == "opencode").without_member(self.keys) if text.strip() else text
+
 
 def entry(program: str, command: Sequence[str], environ: Mapping[str, str], home: Path) -> Entry:
     """The entry of a program, which starts the server with `command`."""
@@ -90,7 +101,20 @@ def write(added: Entry) -> Written:
     Raises:
         BadInput: the file cannot be read or written, is damaged, or changed meanwhile.
     """
-    path = Path(os.path.realpath(added.path.expanduser()))  # a link into a folder of dotfiles stays one
+    return _change(added, added.edited)
+
+
+def remove(entry: Entry) -> Written:
+    """Take the entry out of the program's file, atomically. The file that was there stays beside it as a backup.
+
+    Raises:
+        BadInput: the file cannot be read or written, is damaged, or changed meanwhile.
+    """
+    return _change(entry, entry.removed)
+
+
+def _change(entry: Entry, edit: Callable[[str], str]) -> Written:
+    path = Path(os.path.realpath(entry.path.expanduser()))  # a link into a folder of dotfiles stays one
     try:
         before = path.read_bytes() if path.exists() else None
         if before is not None and (len(before) > LARGEST_BYTES or not stat.S_ISREG(path.stat().st_mode)):
@@ -100,10 +124,10 @@ def write(added: Entry) -> Written:
         except UnicodeDecodeError as error:
             raise BadInput(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
         try:
-            edited = added.edited(text)
+            edited = edit(text)
         except BadInput as error:
             raise BadInput(f"{path}: {error}; nothing was changed") from None
-        if before is not None and edited == text:
+        if edited == text and (before is not None or not text):
             return Written(path, False, None)
         make_private(path.parent)
         backup = _back_up(path) if before is not None else None
@@ -160,6 +184,8 @@ class _JsonText:
         """Of the objects that are reached by keys alone: where it begins, ends, and where its last value ends."""
         self._values: dict[tuple[str, ...], tuple[int, int]] = {}
         self._has_comma: dict[tuple[str, ...], bool] = {}
+        self._names: dict[tuple[str, ...], int] = {}
+        """Where the name of a value begins."""
         end = self._skip(0)
         self._root, end = self._value(end, ())
         if self._skip(end) != len(text):
@@ -218,7 +244,10 @@ class _JsonText:
         while self._text[place : place + 1] != "}":
             if found and not comma:
                 self._refuse(place)
+            starts = place
             name, place = self._string(place)
+            if keys is not None:
+                self._names[(*keys, name)] = starts
             if name in found:
                 self._refuse(place, f"it has {name!r} twice")
             place = self._skip(place)
@@ -267,6 +296,26 @@ class _JsonText:
             edited = self._inserted(keys[:depth], keys[depth], _nested(keys[depth + 1 :], value))
         if _JsonText(edited, self._comments)._root != wanted:
             raise BadInput("the entry could not be added without changing something else")
+        return edited
+
+    def without_member(self, keys: tuple[str, ...]) -> str:
+        """The text without the value at those keys.
+
+        Raises:
+            BadInput: it cannot be taken out without changing something else.
+        """
+        if keys not in self._values:
+            return self._text
+        before, rest = self._text[: self._names[keys]], self._text[self._values[keys][1] :]
+        follows = self._skip(len(self._text) - len(rest))
+        if self._text[follows : follows + 1] == ",":
+            edited = before + self._text[follows + 1 :].lstrip(" \t\r\n")
+            if self._text[follows + 1 :].lstrip().startswith("}"):  # a comma after the last member
+                edited = before.rstrip() + self._text[follows + 1 :]
+        else:
+            edited = before.rstrip().removesuffix(",") + rest
+        if _JsonText(edited, self._comments)._root != _without(self._root, keys):
+            raise BadInput("the entry could not be taken out without changing something else")
         return edited
 
     def _inserted(self, parent: tuple[str, ...], name: str, value: Any) -> str:
@@ -321,9 +370,55 @@ def _with(root: Any, keys: Sequence[str], value: dict[str, Any]) -> Any:
     return {**root, keys[0]: _with(root.get(keys[0], {}), keys[1:], value)}
 
 
+def _without(root: Any, keys: Sequence[str]) -> Any:
+    """`root` without the value at those keys, which it has."""
+    name, *rest = keys
+    if rest:
+        return {**root, name: _without(root[name], rest)}
+    return {key: one for key, one in root.items() if key != name}
+
+
 # --- TOML ---------------------------------------------------------------------------------------------------
 
 _HEADER = re.compile(r"^[ \t]*\[[^\n]*$", re.MULTILINE)
+
+
+def _header(keys: Sequence[str], below: str = "") -> re.Pattern[str]:
+    """The line that begins the table of these keys; `below`: a pattern of what may follow them."""
+    names = r"\s*\.\s*".join(rf"[\"']?{key}[\"']?" for key in keys)
+    return re.compile(rf"^[ \t]*\[\s*{names}\s*{below}\][^\n]*\n?", re.MULTILINE)
+
+
+def _toml_without(text: str, keys: tuple[str, ...]) -> str:
+    try:
+        before = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"this is not valid TOML ({error})") from None
+    servers = before.get(keys[0])
+    if not isinstance(servers, dict) or keys[1] not in servers:
+        return text
+    wanted = _without(before, keys)
+    header, edited = _header(keys, r"(?:\.[^\]\n]*)?"), text
+    while (found := header.search(edited)) is not None:
+        after = _HEADER.search(edited, found.end())
+        lines = edited[found.start() : after.start() if after else len(edited)].splitlines(keepends=True)
+        # Comments and empty lines at its end belong to what follows.
+        while len(lines) > 1 and (not lines[-1].strip() or lines[-1].lstrip().startswith("#")):
+            lines.pop()
+        rest = edited[found.start() + len("".join(lines)) :]
+        head = edited[: found.start()]
+        edited = head + (rest.lstrip("\r\n") if head.endswith(("\n\n", "\r\n\r\n")) or not head else rest)
+        if not rest.strip():
+            edited = head.rstrip("\r\n") + head[len(head.rstrip("\r\n")) :][: 2 if "\r\n" in head else 1]
+    try:
+        read = tomllib.loads(edited)
+    except tomllib.TOMLDecodeError:
+        read = None
+    if read is not None and not wanted.get(keys[0]):  # its only server: no table names the key any more
+        read.setdefault(keys[0], {})
+    if read != wanted:
+        raise BadInput(f"{'.'.join(keys)} is written in a form that cannot be edited; take it out by hand")
+    return edited
 
 
 def _toml(text: str, keys: tuple[str, ...], value: dict[str, Any]) -> str:
@@ -345,11 +440,7 @@ def _toml(text: str, keys: tuple[str, ...], value: dict[str, Any]) -> str:
     except TypeError:  # a date
         raise BadInput(refusal) from None
     table = line_end.join(lines) + line_end
-    header = re.compile(
-        r"^[ \t]*\[\s*" + r"\s*\.\s*".join(rf"[\"']?{key}[\"']?" for key in keys) + r"\s*\][^\n]*\n?",
-        re.MULTILINE,
-    )
-    found = header.search(text)
+    found = _header(keys).search(text)
     if found is not None:
         after = _HEADER.search(text, found.end())
         ends = after.start() if after else len(text)

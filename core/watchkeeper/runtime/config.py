@@ -285,11 +285,7 @@ def task_model(
     provider = provider_of(wanted)
     if programs is not None and provider in programs:
         same = provider == provider_of(choice.own)
-        if (
-            same
-            or programs[provider]
-            or not {wanted, f"{choice.role}={wanted}", f"{provider}/*"}.isdisjoint(confirmed)
-        ):
+        if same or programs[provider] or _is_confirmed(choice.role, wanted, confirmed):
             return wanted, None
         asked = f"the planner asks for the agent program {_short(wanted)}, which you have not allowed"
         return (
@@ -298,9 +294,9 @@ def task_model(
         )
     if provider_of(wanted) not in {*PROVIDERS, "offline"}:
         return wanted, None  # no such model: the task fails with its name
-    if provider_of(wanted) == provider_of(choice.own) and _may_use(
-        choice.role, wanted, choice.own, confirmed
-    ):
+    same = provider == provider_of(choice.own)
+    elsewhere = SURVEYOR not in (wanted, choice.own) and _is_whole(choice.role, provider, confirmed)
+    if elsewhere or (same and _may_use(choice.role, wanted, choice.own, confirmed)):
         return wanted, None
     return (
         choice.model,
@@ -353,7 +349,17 @@ def _role_model(role: Role, session_model: str, confirmed: Collection[str]) -> R
 
 
 def _may_use(role: str, ref: str, own: str, confirmed: Collection[str]) -> bool:
-    return ref in confirmed or f"{role}={ref}" in confirmed or not costs_more(ref, own)
+    return _is_confirmed(role, ref, confirmed) or not costs_more(ref, own)
+
+
+def _is_confirmed(role: str, ref: str, confirmed: Collection[str]) -> bool:
+    """Whether the user allowed the model: by its reference, or with all of its provider or program."""
+    return ref in confirmed or f"{role}={ref}" in confirmed or _is_whole(role, provider_of(ref), confirmed)
+
+
+def _is_whole(role: str, provider: str, confirmed: Collection[str]) -> bool:
+    """Whether the user allowed all models of a provider or program: `anthropic/*`."""
+    return f"{provider}/*" in confirmed or f"{role}={provider}/*" in confirmed
 
 
 def _dearer(ref: str, own: str) -> str:

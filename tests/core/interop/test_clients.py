@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.cli.conftest import Wk
 
-from watchkeeper.interop.clients import PROGRAMS, Entry, entry
+from watchkeeper.agents.backends import TOOL_SERVER
+from watchkeeper.agents.roles import ALWAYS
+from watchkeeper.interop.clients import PROGRAMS, SERVER, Entry, entry
+from watchkeeper.interop.mcp import CONTROL, READING
 from watchkeeper.records.errors import BadInput
 
 COMMAND = ("/opt/wk", "mcp")
@@ -150,3 +153,83 @@ def test_a_program_without_a_file_gets_one(wk: Wk, tmp_path: Path) -> None:
         place = entry(program, COMMAND, {}, tmp_path).path
         parsed = tomllib.loads(place.read_text()) if program == "codex" else json.loads(place.read_text())
         assert "watchkeeper" in next(iter(parsed.values()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(TEXTS.filter(lambda one: one != "mcpServers"), VALUES, max_size=4),
+    SERVERS.filter(lambda one: "watchkeeper" not in one),
+    st.sampled_from([None, 2, 4, "\t"]),
+    st.booleans(),
+)
+def test_what_was_added_to_a_file_of_json_is_taken_out_again(rest, servers, indent, first):
+    members = {"mcpServers": servers} | rest if first else rest | {"mcpServers": servers}
+    before = json.dumps(members, indent=indent, ensure_ascii=False)
+    after = made("claude").removed(made("claude").edited(before))
+    assert json.loads(after) == json.loads(before)
+    assert made("claude").removed(after) == after
+    if servers:
+        assert after == before
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "before",
+    ["", "# mine\nmodel = 'x'\n", "[mcp_servers.other]\ncommand = 'a'\n\n# of the next\n[tui]\nx = 1\n"],
+)
+def test_what_was_added_to_a_file_of_toml_is_taken_out_again(before: str, line_end: str) -> None:
+    before = before.replace("\n", line_end)
+    added = made("codex").edited(before)
+    assert made("codex").removed(added) == before
+    below = (
+        added
+        + f'[mcp_servers.watchkeeper.env]{line_end}A = "b"{line_end}{line_end}# of tui{line_end}[tui2]{line_end}'
+    )
+    assert "watchkeeper" not in made("codex").removed(below)
+    assert "# of tui" in made("codex").removed(below)
+
+
+def test_a_comment_beside_the_entry_and_other_servers_stay_when_it_is_taken_out() -> None:
+    text = (
+        '{\n  // mine\n  "mcp": {\n    "a": {}, // of a\n    "watchkeeper": {"x": 1}, /* ours */\n  },\n}\n'
+    )
+    after = made("opencode").removed(text)
+    assert "// mine" in after
+    assert "// of a" in after
+    assert "watchkeeper" not in after
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_uninstalling_takes_out_what_was_installed_and_keeps_a_copy(program, wk, tmp_path):
+    place = entry(program, COMMAND, {}, tmp_path).path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text := TOML if program == "codex" else '{"theme": "dark"}')
+    wk("mcp", "install", program, "--write")
+    installed = place.read_text()
+    removed = wk("mcp", "uninstall", program, "--json").json
+    assert Path(removed["backup"]).read_text() == installed
+    reads = tomllib.loads if program == "codex" else json.loads
+    left = {name: one for name, one in reads(place.read_text()).items() if one}
+    assert left == {name: one for name, one in reads(text).items() if one}
+    assert wk("mcp", "uninstall", program, "--json").json["removed"] is False
+
+
+def test_uninstalling_without_a_file_makes_none(wk: Wk, tmp_path: Path) -> None:
+    assert wk("mcp", "uninstall", "codex").code == 0
+    assert not entry("codex", COMMAND, {}, tmp_path).path.exists()
+
+
+def test_an_installed_entry_names_the_database_that_is_in_use(wk: Wk, tmp_path: Path) -> None:
+    shown = wk("mcp", "install", "codex", "--json").json["configuration"]
+    arguments = tomllib.loads(shown)["mcp_servers"]["watchkeeper"]["args"]
+    named = Path(arguments[arguments.index("--db") + 1])
+    assert named.is_absolute()
+    other = wk("mcp", "install", "codex", "--json", "--db", "else.db").json["configuration"]
+    assert tomllib.loads(other)["mcp_servers"]["watchkeeper"]["args"][-1].endswith("/else.db")
+
+
+def test_the_tools_of_an_agent_have_another_name_than_the_installed_server() -> None:
+    assert SERVER != TOOL_SERVER
+    assert not {f"{SERVER}_{tool.name}" for tool in (*READING, *CONTROL)} & {
+        f"{TOOL_SERVER}_{name}" for name in ALWAYS
+    }

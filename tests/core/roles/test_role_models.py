@@ -97,3 +97,14 @@ def test_a_workspaces_file_without_a_model_keeps_the_users(tmp_path: Path) -> No
     )
     put(workspace / ".watchkeeper/agents", "coder", None)
     assert role_models(load_roles(workspace, user), DEAR)["coder"].unconfirmed == MIDDLE
+
+
+@pytest.mark.parametrize("allowed", ["anthropic/*", "r=anthropic/*"])
+@pytest.mark.parametrize("own", [CHEAP, "codex/default"])
+def test_all_models_of_a_provider_are_allowed_as_those_of_a_program(own: str, allowed: str) -> None:
+    choice = role_models({"r": Role("r", "", None, None, "p")}, own)["r"]
+    assert task_model(choice, DEAR, [allowed], {"codex": True}) == (DEAR, None)
+    model, said = task_model(choice, DEAR, ["openai/*"], {"codex": True})
+    assert (model, said is None) == (own, False)
+    asking = Role("r", "", None, DEAR, "p", trusted=False, user_model=CHEAP)
+    assert role_models({"r": asking}, CHEAP, [allowed])["r"].model == DEAR
