@@ -37,15 +37,26 @@ class ReportedCall(NamedTuple):
     the context, which the numbers of the whole call are not."""
 
 
+def token_counts(reported: dict[str, Any]) -> tuple[int, int, int, int, int]:
+    """The tokens of a usage object or of one iteration: input, output, cache reads, cache writes, and those of them that
+    are kept for an hour."""
+    kinds, hour, short = reported.get("cache_creation"), 0, 0
+    if type(kinds) is dict:
+        hour = _count(kinds.get("ephemeral_1h_input_tokens"))
+        short = _count(kinds.get("ephemeral_5m_input_tokens"))
+    return (
+        _count(reported.get("input_tokens")),
+        _count(reported.get("output_tokens")),
+        _count(reported.get("cache_read_input_tokens")),
+        max(_count(reported.get("cache_creation_input_tokens")), hour + short),
+        hour,
+    )
+
+
 def usage_of(reported: dict[str, Any]) -> tuple[Usage, int]:
-    """The tokens of a usage object or of one iteration, and how many cache writes are kept for an hour."""
-    kinds = reported.get("cache_creation")
-    kinds = kinds if type(kinds) is dict else {}
-    hour = _count(kinds.get("ephemeral_1h_input_tokens"))
-    short = _count(kinds.get("ephemeral_5m_input_tokens"))
-    written = max(_count(reported.get("cache_creation_input_tokens")), hour + short)
-    fresh, output = _count(reported.get("input_tokens")), _count(reported.get("output_tokens"))
-    return Usage(fresh, output, _count(reported.get("cache_read_input_tokens")), written), hour
+    """The same as a `Usage`, and how many cache writes are kept for an hour."""
+    *counts, hour = token_counts(reported)
+    return Usage(*counts), hour
 
 
 def reported_calls(reported: dict[str, Any], model: str | None = None) -> list[ReportedCall]:

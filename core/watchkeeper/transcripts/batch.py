@@ -621,8 +621,9 @@ def take_call(
         return
     if agent.window_of is None and row["context_limit"] and row["model"]:
         agent.window_reported = row["context_limit"] != batch.windows(row["model"])
+    is_other = agent.window_of != record.model or not row["context_limit"]
     row["model"] = agent.window_of = record.model
-    if not agent.window_reported:
+    if is_other and not agent.window_reported:
         row["context_limit"] = batch.windows(record.model) or 0
     _note_context(batch, agent, record, is_new=True)
 

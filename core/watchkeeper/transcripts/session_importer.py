@@ -1036,12 +1036,11 @@ class SessionImporter:
             agent.begins_earlier = True
         self.touch(agent, at)
         self.say(agent, role, content, at)
-        goes_on = role == "user" or call_key != agent.call_key
         if (
-            row["status"] != "parked"
-            and goes_on
+            (self._live or agent.key != MAIN)
+            and row["status"] != "parked"
+            and (role == "user" or call_key != agent.call_key)
             and not agent.is_over(at)
-            and (self._live or agent.key != MAIN)
         ):
             row["status"], row["status_reason"], agent.ended_at = "working", None, None
         if role == "assistant":

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar
 
 from msgspec import Struct, convert, field, to_builtins
 
-from watchkeeper.records.usage import modifiers_of, reported_calls, searches_of
+from watchkeeper.records.usage import modifiers_of, reported_calls, searches_of, token_counts
 from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     GUESSED,
@@ -639,6 +639,13 @@ _new = tuple.__new__
 """Makes a named tuple at a third of the cost."""
 
 
+_USUAL = (
+    (None, None, None), ("standard", "standard", "not_available"), (None, "standard", None),
+    (None, "standard", "not_available"), ("standard", "standard", None),
+)  # fmt: skip
+"""Speed, tier and region of requests at list prices: looked for first, since nearly every reply has one of these."""
+
+
 class CallBook:
     """The model calls of one file. Each block of a reply has all of its usage, which is read once."""
 
@@ -666,7 +673,23 @@ class CallBook:
         ):
             return [_new(ModelCall, (*call[:10], at, *call[11:])) for call in read]
         ended = text_of(stop_reason)
-        modifiers, searches = modifiers_of(usage), searches_of(usage)
+        attributes = (usage.get("speed"), usage.get("service_tier"), usage.get("inference_geo"))
+        modifiers: tuple[str, ...] = ()
+        searches = 0
+        if attributes not in _USUAL or "server_tool_use" in usage:
+            modifiers, searches = modifiers_of(usage), searches_of(usage)
+        if not usage.get("iterations") or type(usage["iterations"]) is not list:
+            # Nearly every reply: one call.
+            counts_of = token_counts(usage)
+            self._usage = usage
+            self._read = read = [
+                _new(
+                    ModelCall,
+                    (agent, key, name, *counts_of, ended is not None, ended, at, 0.0, request, None, False, "",
+                     "turn", None, modifiers, searches),
+                )
+            ]  # fmt: skip
+            return read
         read, counts = [], Counter[str]()
         for call in reported_calls(usage, model):
             used = call.usage
