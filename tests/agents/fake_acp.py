@@ -3,7 +3,7 @@
 `FOLDER/script.json` has:
 
     replies  method → the result, or {"error": …}, of a request of the client, in place of the usual one. ["die", n]: the
-             first n processes die there; ["each", results]: one after the other; ["lives", results]: one for each process; ["then", result, actions]
+             first n processes die there; ["each", results]: one after the other; ["lives", results]: one for each process; ["never"]: no answer; ["then", result, actions]
     lives    for each process that is started, for each of its prompts: a list of actions
 
 A prompt without actions is answered with "done". FOLDER/received.jsonl gets every line that the client sends, with the
@@ -193,6 +193,8 @@ class Fake:
             return self.answer(number, reply[1][self.life])
         elif verb == "each":
             return self.answer(number, reply[1].pop(0))
+        elif verb == "never":
+            return None
         elif verb == "then":
             self.answer(number, reply[1])
             return self.act(reply[2])

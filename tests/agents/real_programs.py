@@ -36,7 +36,9 @@ from tests.agents.scene import git, repository
 from watchkeeper.agents.backends.loop import CUT_TURN, UNKNOWN_CALLS
 from watchkeeper.store.driver import sqlite3
 
-PACKAGES = ("@openai/codex@0.169.0", "opencode-ai@1.18.33", "@agentclientprotocol/claude-agent-acp@0.49.0")
+PACKAGES = (
+    "node@24", "@openai/codex@0.171.0", "opencode-ai@1.18.33", "@agentclientprotocol/claude-agent-acp@0.101.0",
+)  # fmt: skip
 MODELS = {"codex": "codex/gpt-5", "claude-code": "claude-code/default", "opencode": "opencode/mock/m1"}
 READERS = {
     "codex": ".codex/sessions",

@@ -20,6 +20,7 @@ from tests.agents.conftest import FAKE, Programs
 from watchkeeper.agents import backends
 from watchkeeper.agents.backends import BackendFailed, BackendSpec, acp
 from watchkeeper.agents.backends.programs import AgentProgramSettings, load_programs
+from watchkeeper.cli.models import _programs as doctor_programs
 
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07\x1b[31m ‮txet neddih‬ [bold red]markup[/] [link=file:///etc]x[/link]"
@@ -709,6 +710,28 @@ async def test_a_second_question_about_a_call_is_put_again(programs: Programs) -
     assert programs.answers() == {0: "yes", 1: "no"}
 
 
+@pytest.mark.parametrize("silent", ["initialize", "session/new"])
+async def test_a_pause_at_once_does_not_wait_for_a_program_that_hangs_while_it_is_opened(
+    programs, silent, impatient
+):
+    programs.script(
+        [], [[["say", "Over."]]], replies={silent: ["lives", [["never"], programs_hello(silent)]]}
+    )
+
+    async def stop() -> None:
+        await programs.until(lambda state: programs.received(silent))
+        programs.submit("pause", payload={"now": True})
+
+    assert (await programs.run_while(stop)).exit_code == 5
+    programs.assert_whole()
+    assert (await programs.run()).exit_code == 0
+    assert programs.tasks()["a"]["status"] == "done"
+
+
+def programs_hello(method: str) -> dict[str, Any]:
+    return {"agentCapabilities": {}} if method == "initialize" else {"sessionId": "fake-session"}
+
+
 # --- permissions ----------------------------------------------------------------------------------------------
 
 
@@ -984,3 +1007,51 @@ async def test_opencode_is_not_started_where_the_project_has_plugins(programs, n
     await programs.played([[["say", "Over."]]])
     assert str(place) in about(programs)
     assert programs.received() == []
+
+
+# --- what `wk doctor` says of the programs ----------------------------------------------------------------------
+
+
+def installed(folder: Path, version: str) -> dict[str, str]:
+    """An environment in which the adapter of Claude Code and OpenCode are installed by npm."""
+    adapter = folder / "node_modules/@agentclientprotocol/claude-agent-acp"
+    sdk = folder / "node_modules/@anthropic-ai/claude-agent-sdk"
+    opencode = folder / "node_modules/opencode-ai"
+    for package, about in ((adapter, {"version": version}), (sdk, {"version": "0.3.1", "claudeCodeVersion": "2.1.7"}),
+                           (opencode, {"version": "1.18.33"})):  # fmt: skip
+        (package / "bin").mkdir(parents=True)
+        (package / "package.json").write_text(json.dumps(about))
+    bin_folder = folder / "node_modules/.bin"
+    bin_folder.mkdir()
+    for name, package in (("claude-agent-acp", adapter), ("opencode", opencode)):
+        (package / "bin" / name).touch(0o755)
+        (bin_folder / name).symlink_to(package / "bin" / name)
+    return {"PATH": str(bin_folder), "HOME": str(folder), "WATCHKEEPER_CONFIG_DIR": str(folder)}
+
+
+@pytest.mark.parametrize(("version", "status"), [("0.101.0", "ok"), ("9.9.9", "warn")])
+def test_the_doctor_names_the_version_behind_an_adapter_and_warns_of_one_that_was_not_tested(
+    version: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in installed(tmp_path, version).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+    said = {name: (how, text) for name, how, text in doctor_programs()}
+    assert said["claude-code"][0] == status
+    assert f"{version} (Claude Code 2.1.7)" in said["claude-code"][1]
+    assert ("not tested" in said["claude-code"][1]) is (status == "warn")
+
+
+@pytest.mark.parametrize("where", ["content", "file"])
+def test_opencode_with_a_configured_key_is_not_called_not_logged_in(where, tmp_path, monkeypatch):
+    for name, value in installed(tmp_path, "0.101.0").items():
+        monkeypatch.setenv(name, value)
+    assert "not logged in" in {name: text for name, _, text in doctor_programs()}["opencode"]
+    settings = json.dumps({"provider": {"mine": {"options": {"apiKey": "k"}}}})
+    if where == "content":
+        monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", settings)
+    else:
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+        (tmp_path / ".config/opencode").mkdir(parents=True)
+        (tmp_path / ".config/opencode/opencode.jsonc").write_text(settings)
+    assert "not logged in" not in {name: text for name, _, text in doctor_programs()}["opencode"]

@@ -74,6 +74,11 @@ class AgentControl:
         if now or self._waiting:
             self._now.set()
 
+    def abandon(self) -> None:
+        """Abandon what the loop awaits, where it was asked to pause and goes on."""
+        if self.pause_reason is not None:
+            self._now.set()
+
     def cancel_pause(self) -> bool:
         """Cancel a pause that has not begun. False if it has begun, so that the loop ends first."""
         if self.pause_reason is not None and not self._pausing and not self._now.is_set():

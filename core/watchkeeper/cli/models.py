@@ -442,7 +442,12 @@ def _containment() -> Check:
 
 def _programs() -> Iterator[Check]:
     """The agent programs: which are installed, at which version, and whether they have a login."""
-    from watchkeeper.agents.backends.programs import is_logged_in, load_programs, version_of
+    from watchkeeper.agents.backends.programs import (
+        is_logged_in,
+        load_programs,
+        version_behind,
+        version_of,
+    )
     from watchkeeper.runtime.config import load_config
 
     try:
@@ -455,16 +460,21 @@ def _programs() -> Iterator[Check]:
             missing = f"not installed: no program {program.arguments[0]}"
             yield program.name, "warn" if program.configured else "ok", missing
             continue
-        version = version_of(program, program.environment(os.environ, "")) or "version unknown"
+        environ = program.environment(os.environ, "")
+        version = version_of(program, environ)
+        behind = version_behind(program, environ)
         login = is_logged_in(program, os.environ)
-        if login is False:
-            yield (
-                program.name,
-                "warn",
-                f"{version}, not logged in: log in with {program.label} itself, or set its key",
-            )
+        said = (version or "version unknown") + (f" ({program.label} {behind})" if behind else "")
+        if program.tested:
+            tested = version in program.tested
+            said += ", tested" if tested else f", not tested (tested: {', '.join(program.tested)})"
         else:
-            yield program.name, "ok", version + (", logged in" if login else "")
+            tested = True
+        if login is False:
+            said += f", not logged in: log in with {program.label} itself, or set its key"
+        elif login:
+            said += ", logged in"
+        yield program.name, "ok" if tested and login is not False else "warn", said
 
 
 def _history(path: Place) -> Iterator[Check]:

@@ -290,6 +290,13 @@ class SessionHost:
             running.control.pause(reason, now=now, releasing=self._stopping[1] == RELEASED_EXIT)
         self.wake_host()
 
+    def cut_programs(self) -> None:
+        """Stop agent programs that were asked to pause and go on, in the middle of what they do."""
+        for running in self._loops.values():
+            if isinstance(running.loop, ProgramLoop):
+                running.control.abandon()
+        self.wake_host()
+
     def cancel_pause(self) -> bool:
         """Cancel a pause of everything that has not begun; False while some agent is being stopped for it.
 

@@ -258,8 +258,13 @@ async def _extend_lease(store: SessionStore) -> None:
         await store.commit(lambda tx: None)
 
 
+PROGRAM_STEP_SECONDS = 30.0
+"""How long an agent program may work on its step after a signal: one that hangs must not keep the run."""
+
+
 def _answer_signals(host: SessionHost, exit_code: int) -> None:
-    """The first signal saves and stops with this code; the second stops at once."""
+    """The first signal saves and stops with this code, and stops an agent program that has not ended its step by then at
+    once; the second stops everything at once."""
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -269,6 +274,7 @@ def _answer_signals(host: SessionHost, exit_code: int) -> None:
         if asked > 1:
             os._exit(INTERRUPTED_EXIT)
         host.pause_all(INTERRUPTED, exit_code=exit_code)
+        loop.call_later(PROGRAM_STEP_SECONDS, host.cut_programs)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)

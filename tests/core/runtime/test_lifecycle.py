@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from tests.core.runtime.conftest import Ground, add_task
 
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.runtime import lifecycle
+from watchkeeper.runtime import lifecycle, run_session
 from watchkeeper.runtime.config import RoleModel
 from watchkeeper.store import agents, commands, plans, sessions
 from watchkeeper.store.transaction import Transaction
@@ -204,3 +206,28 @@ def test_a_stale_task_is_done_as_before_or_runs_again_as_the_next_attempt(rows: 
     assert rows.read(state)[0] == (("pending", 2, None, None) if again else ("done", 1, "made", "a"))
     kept = rows.read("SELECT row_id, old_values FROM state_changes WHERE table_name = 'tasks'")
     assert [(row[0], json.loads(row[1])) for row in kept] == ([("t", {"result": "made"})] if again else [])
+
+
+async def test_after_a_signal_an_agent_program_that_goes_on_is_cut_when_its_time_is_over(monkeypatch):
+    """The run's end does not depend on a program that may hang."""
+    loop, handlers, waited = asyncio.get_running_loop(), dict[int, Any](), list[Any]()
+    monkeypatch.setattr(
+        loop, "add_signal_handler", lambda number, handler: handlers.setdefault(number, handler)
+    )
+    monkeypatch.setattr(loop, "call_later", lambda seconds, work: waited.append((seconds, work)))
+    did: list[str] = []
+
+    class Host:
+        def pause_all(self, reason: str, *, exit_code: int) -> None:
+            did.append("paused")
+
+        def cut_programs(self) -> None:
+            did.append("cut")
+
+    run_session._answer_signals(Host(), 130)  # type: ignore[arg-type]
+    handlers[signal.SIGTERM]()
+    assert did == ["paused"]
+    ((seconds, work),) = waited
+    assert seconds == run_session.PROGRAM_STEP_SECONDS
+    work()
+    assert did == ["paused", "cut"]

@@ -387,7 +387,7 @@ class ProgramLoop:
         backend = await self._started(spec)
         refused = ""
         try:
-            session = await backend.open(spec)
+            session = await self._control.abandonable(backend.open(spec))
         except (NotLoggedIn, PermissionsNotHeld, ProgramEnded, SessionBusy):
             raise
         except BackendFailed as failed:
@@ -398,7 +398,7 @@ class ProgramLoop:
             await self._close()
             spec, known = replace(spec, session=None), None
             backend = await self._started(spec)
-            session = await backend.open(spec)
+            session = await self._control.abandonable(backend.open(spec))
         transcript = backend.transcript()
         sent = known.sent_seq if known is not None else 0
         version = backend.version
@@ -565,7 +565,7 @@ class ProgramLoop:
         self._silent_since = self._environment.clock.monotonic()
         self._environment.live.show(agent.id, "working", f"{self._program.label} works")
         try:
-            await begin(backend)
+            await self._control.abandonable(begin(backend))
             reach("program.sent")
             while True:
                 event = await self._next_event()
@@ -1128,13 +1128,16 @@ class ProgramLoop:
         await self._settle_cut_turn()
         return await self._pause(reason, tell=tell, blocked=blocked)
 
-    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
+    async def _pause(
+        self, reason: str, *, tell: bool = False, blocked: bool = False, keep_turn: bool = False
+    ) -> RunResult:
         self._control.mark_pausing()
         reason, snapshot = self._environment.redact(reason)[:NOTE_CHARACTERS], self._record.snapshot()
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
-            self._end_running_turn(tx, "interrupted", reason)
+            if not keep_turn:
+                self._end_running_turn(tx, "interrupted", reason)
             snapshot.write(tx, self._turn)
             if self._control.releasing and not blocked:
                 return
@@ -1165,19 +1168,22 @@ class ProgramLoop:
     async def _after_interruption(self) -> RunResult:
         """Paused at once, or cancelled, in the middle of a turn: end it in the program too."""
         reason = self._control.pause_reason or "paused at once"
-        ended = self._backend is None
+        ended = False
         try:
-            if self._backend is not None:
-                await self._interrupt()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(INTERRUPT_SECONDS):
-                        while not ended:
-                            event = await self._events.get()
-                            ended = isinstance(event, backends.Ended)
-                            if isinstance(event, BackendFailed):
-                                break
-                            if not ended:
-                                await self._take(event)
+            if (
+                self._pump is None
+            ):  # not opened yet: an earlier turn that was cut is settled at the next start
+                return await self._pause(reason, keep_turn=True)
+            await self._interrupt()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(INTERRUPT_SECONDS):
+                    while not ended:
+                        event = await self._events.get()
+                        ended = isinstance(event, backends.Ended)
+                        if isinstance(event, BackendFailed):
+                            break
+                        if not ended:
+                            await self._take(event)
             await self._flush_text()
             if not ended:
                 return await self._pause_cut(reason)

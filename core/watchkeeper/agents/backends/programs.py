@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -83,6 +84,8 @@ class Program:
     fixed: Mapping[str, str] = field(default_factory=dict)
     """Variables that are set: no network at start, no updates."""
     settings: AgentProgramSettings = field(default_factory=AgentProgramSettings)
+    tested: tuple[str, ...] = ()
+    """The versions with which `.ci/heavy agents` was run, oldest first."""
     configured: bool = False
     """Whether the user's configuration has an entry for it, so that a planner may choose it for a task."""
 
@@ -143,19 +146,19 @@ _XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 BUILT_IN: tuple[Program, ...] = (
     Program(
         "codex", "Codex", ("codex", *CODEX_ARGUMENTS), Codex, Codex.features, reader="codex",
-        jsonrpc_field=False, passed=("CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL", *_PROXY),
+        jsonrpc_field=False, tested=("0.169.0", "0.171.0"), passed=("CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL", *_PROXY),
     ),
     Program(
         "claude-code", "Claude Code", ("claude-agent-acp",), partial(Acp, program=CLAUDE), CLAUDE.features,
-        reader="claude-code",
+        reader="claude-code", tested=("0.49.0", "0.101.0"),
         passed=("CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL",
                 "CLAUDE_CODE_OAUTH_TOKEN", *_PROXY),
         fixed={"DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "DISABLE_ERROR_REPORTING": "1",
-               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+               "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "ENABLE_TOOL_SEARCH": "false"},
     ),
     Program(
         "opencode", "OpenCode", ("opencode", "acp"), OpenCode, OPENCODE.features,
-        reader="opencode", passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
+        reader="opencode", tested=("1.18.33",), passed=("OPENCODE_CONFIG", "OPENCODE_CONFIG_CONTENT", *_XDG, *_PROXY),
         fixed={"npm_config_offline": "true", "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1",
                "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_PERMISSION": json.dumps(OPENCODE_PERMISSION)},
     ),
@@ -187,12 +190,9 @@ def version_of(program: Program, environ: Mapping[str, str]) -> str:
     path = program.path(environ)
     if path is None:
         return ""
-    for folder in list(Path(path).resolve().parents)[:4]:
-        if folder.parent.name == "node_modules" or folder.parent.parent.name == "node_modules":
-            try:
-                return str(json.loads((folder / "package.json").read_text("utf-8"))["version"])[:60]
-            except (OSError, ValueError, KeyError, TypeError):
-                break
+    folder = _package(path)
+    if folder is not None and (version := _field(folder / "package.json", "version")):
+        return version
     try:
         said = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, env=dict(environ),
@@ -204,10 +204,50 @@ def version_of(program: Program, environ: Mapping[str, str]) -> str:
     return match[0] if match else ""
 
 
+def version_behind(program: Program, environ: Mapping[str, str]) -> str:
+    """The version of the program behind an adapter, such as Claude Code; empty where there is none, or it is not known."""
+    path = program.path(environ) if program.name == "claude-code" else None
+    folder = _package(path) if path is not None else None
+    for place in (folder, *folder.parents) if folder is not None else ():
+        if version := _field(
+            place / "node_modules/@anthropic-ai/claude-agent-sdk/package.json", "claudeCodeVersion"
+        ):
+            return version
+    return ""
+
+
+def _package(path: str) -> Path | None:
+    """The npm package that a program is part of."""
+    for folder in list(Path(path).resolve().parents)[:4]:
+        if folder.parent.name == "node_modules" or folder.parent.parent.name == "node_modules":
+            return folder
+    return None
+
+
+def _field(package: Path, name: str) -> str:
+    try:
+        return str(json.loads(package.read_text("utf-8"))[name])[:60]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _opencode_settings(environ: Mapping[str, str], home: Path) -> str:
+    """The text of a person's settings of OpenCode."""
+    folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "opencode"
+    named = environ.get("OPENCODE_CONFIG")
+    places = [folder / name for name in ("opencode.json", "opencode.jsonc", "config.json")]
+    text = environ.get("OPENCODE_CONFIG_CONTENT", "")
+    for place in [*places, *([Path(named)] if named else [])]:
+        with suppress(OSError):
+            text += place.read_text("utf-8", "replace")
+    return text
+
+
 def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
     """Whether the program has credentials of its own or a key in its environment; None where that is not known.
 
-    Watchkeeper looks only whether the file is there. It never reads it.
+    Watchkeeper looks only whether the file is there. It never reads it. Of OpenCode's settings it looks whether they name a
+    key.
     """
     home = Path(environ.get("HOME") or Path.home())
     places = {
@@ -224,6 +264,8 @@ def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
     if program.name not in places:
         return None
     given = program.environment(environ, "")
+    if program.name == "opencode" and '"apiKey"' in _opencode_settings(given, home):
+        return True
     return any(given.get(name) for name in keys.get(program.name, ())) or any(
         os.path.exists(place) for place in places[program.name]
     )
