@@ -785,6 +785,8 @@ async def test_the_permission_mode_is_set_before_the_first_prompt_of_each_proces
         (setting,) = (one for one in sent if one["method"] == "session/set_mode")
         assert setting["params"]["modeId"] == "default"
         assert methods.index("session/set_mode") < methods.index("session/prompt")
+        models = [one["params"]["value"] for one in sent if one["method"] == "session/set_config_option"]
+        assert models == ["default"], "a resume must not take the model of the person's settings"
 
 
 UNCONFIRMED: dict[str, dict[str, Any]] = {

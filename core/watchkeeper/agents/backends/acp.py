@@ -74,6 +74,8 @@ class AcpProgram:
     """What a notification says that is not of the protocol."""
     mode: str = ""
     """The session mode in which it asks before each effect. Empty: `default`, where the program has modes at all."""
+    model: str = ""
+    """What is set where the person names no model. Empty: nothing, since it keeps the model of a session by itself."""
 
 
 @dataclass(slots=True)
@@ -139,8 +141,8 @@ class Acp(RpcBackend):
             method = "session/resume" if resumable else "session/load"
             opened = object_of(await self.request(method, {"sessionId": spec.session, **fields}, 120))
             self._replaying = False
-        if spec.model:
-            await self.set(spec.model, None)
+        if model := spec.model or self._program.model:
+            await self.set(model, None)
         await self._hold_mode(opened, str(spec.options.get("mode") or self._program.mode))
         self.record = str(self._program.transcript(spec, self._session) or "")
         return self._session
@@ -480,7 +482,7 @@ def _claude_notice(method: str, params: dict[str, Any]) -> backends.Event | None
 
 CLAUDE = AcpProgram(
     "Claude Code", Features(), session_fields=_claude_fields, transcript=_claude_transcript, notice=_claude_notice,
-    mode="default",
+    mode="default", model="default",
 )  # fmt: skip
 
 
