@@ -173,3 +173,21 @@ async def test_text_about_redaction_that_holds_no_mark_is_written(run: Run, work
     text = 'f"[redacted:{name}]" and [redacted] and "[redacted:"'
     assert not (await run("write", file_path="about.py", content=text)).is_error
     assert (workspace / "about.py").read_text() == text
+
+
+async def test_a_file_that_also_has_a_name_outside_the_workspace_is_not_changed(run, workspace, tmp_path):
+    outside = tmp_path / "secret.txt"
+    (workspace / "linked.txt").hardlink_to(outside)
+    for result in (
+        await run("write", file_path="linked.txt", content="changed"),
+        await run("edit", file_path="linked.txt", old_string="out", new_string="in"),
+    ):
+        assert result.is_error
+        assert "hard link" in result.content
+    assert outside.read_text() == "out of bounds"
+
+
+async def test_a_file_with_two_names_in_the_workspace_is_changed(run, workspace):
+    (workspace / "linked.py").hardlink_to(workspace / "hello.py")
+    assert not (await run("write", file_path="linked.py", content="new")).is_error
+    assert (workspace / "hello.py").read_text() == "new"

@@ -244,7 +244,7 @@ class FileTools:
 
         Raises:
             IsDatabase: it is one of them.
-            ValueError: it is no regular file.
+            ValueError: it is no regular file, or is also a file outside the workspace.
         """
         # Not through a link that came since the path was resolved, and not waiting for the reader of a pipe.
         descriptor = os.open(
@@ -256,9 +256,26 @@ class FileTools:
                 raise IsDatabase
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{file_path}: not a regular file")
+            if status.st_nlink > 1 and self._is_linked_outside(status):
+                raise ValueError(
+                    f"{file_path}: not written: the same file (a hard link) also has a name outside the workspace."
+                    " Remove this name first, then write a new file"
+                )
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _is_linked_outside(self, status: os.stat_result) -> bool:
+        """Whether fewer names of a file are in the workspace than it has."""
+        names = 0
+        for folder, _, files in os.walk(self._workspace):
+            for name in files:
+                with contextlib.suppress(OSError):
+                    found = os.lstat(os.path.join(folder, name))
+                    names += (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino)
+                if names >= status.st_nlink:
+                    return False
+        return True
 
     def _resolved(self, file_path: str) -> Path:
         """The file's own path.
