@@ -128,7 +128,7 @@ class TestLast:
 
     @pytest.mark.parametrize(
         "command",
-        [["resume"], ["pause"], ["rerun"], ["steer"], ["approve"], ["deny"], ["compact"], ["undo"], ["redo"], ["cancel"], ["budget"],
+        [["resume"], ["pause"], ["rerun"], ["steer"], ["compact"], ["undo"], ["redo"], ["cancel"], ["budget"],
          ["memory", "sync"], ["memory", "pin"], ["memory", "unpin"], ["fork"], ["rename"], ["tag"], ["delete"]],
         ids=" ".join,
     )  # fmt: skip
@@ -136,6 +136,11 @@ class TestLast:
         said = wk(*command)
         assert said.code == 2
         assert "SESSION" in said.error
+
+    @pytest.mark.parametrize("command", ["approve", "deny"])
+    def test_an_answer_without_a_session_lists_what_waits(self, wk: Wk, own: str, command: str) -> None:
+        said = wk(command)
+        assert (said.code, said.out) == (0, "no question waits\n")
 
     @pytest.mark.parametrize(
         "command",
