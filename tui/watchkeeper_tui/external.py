@@ -120,7 +120,7 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
     if session.status == "busy":
         return Condition("●", "working", "working", "")
     if session.status == "ended":
-        return Condition("×", "ended", "muted", reason)
+        return Condition("□", "ended", "muted", reason)
     if session.status == "idle":
         return Condition("○", "idle", "muted", line(session.last_message))
     return Condition("?", line(session.status, 20), "muted", reason)

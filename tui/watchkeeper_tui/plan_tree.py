@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar, overload
 
 from watchkeeper.store.snapshot import AgentFacts, TaskFacts
+from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import Condition, Snapshot, agent_condition, report_condition, task_condition
 
@@ -390,7 +391,7 @@ _KEYS: dict[str, Callable[[TaskFacts | None, AgentFacts | None, Snapshot, float]
     ),
     "tokens": lambda task, agent, snapshot, now: agent.total_tokens if agent is not None else -1.0,
     "context": lambda task, agent, snapshot, now: (
-        agent.context_used / (agent.context_limit or 1) if agent is not None else -1.0
+        formatting.share(agent.context_used, agent.context_limit) if agent is not None else -1.0
     ),
     "attention": _urgency,
 }

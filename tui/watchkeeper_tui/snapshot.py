@@ -373,8 +373,8 @@ def _parked(agent: AgentFacts, state: SessionState, now: float, reason: str) -> 
     word = f"parked until {clock_text(until, now)}"
     if state is SessionState.REPLAY:
         return Condition("◷", word, "slot", reason)
-    over = "now, one call first" if state is SessionState.LIVE else "over"
-    left = f"in {countdown(until - now)}" if until > now else over
+    passed = "now, one call first" if state is SessionState.LIVE else "ended"
+    left = f"in {countdown(until - now)}" if until > now else passed
     return Condition("◷", word, "slot", f"{left} — {reason}" if reason else left)
 
 
@@ -485,7 +485,7 @@ SESSION_BADGES = {
     SessionState.REPLAY: ("»", "badge_plain"),
     SessionState.OPENING: ("…", "badge_plain"),
     SessionState.IDLE: ("○", "badge_plain"),
-    SessionState.ENDED: ("×", "badge_plain"),
+    SessionState.ENDED: ("□", "badge_plain"),
     SessionState.UNKNOWN: ("?", "badge_plain"),
 }
 

@@ -325,7 +325,7 @@ class AgentMemory:
         if replaced > 2 * HEADING_TOKENS:
             return None
         return (
-            f"nothing is to gain: up to message {begun.high_water} the context holds {replaced} tokens, and a summary"
+            f"there is nothing to gain: up to message {begun.high_water} the context holds {replaced} tokens, and a summary"
             " with its heading takes about as many"
         )
 

@@ -55,7 +55,7 @@ def status(opened: SessionHandle, as_json: bool) -> int:
     found = [
         {
             "agent_id": row["id"], "name": row["name"], "status": row["status"], "turn": row["turn"], "messages": row["last_seq"],
-            "view": row["view_version"], "tokens": used, "limit": row["context_limit"],
+            "view": row["view_version"], "tokens": used, "limit": row["context_limit"] or None,
             "percent": context_percent(used, row["context_limit"]),
             "compactions": row["compactions"], "last_updated": row["last_updated"], "memory_blob_ref": row["memory_blob_ref"],
             "snapshot_turn": row["snapshot_turn"], "resume_point": row["resume_token"] or f"{row['id']}:{row['turn']}:{row['last_seq']}",
@@ -68,11 +68,12 @@ def status(opened: SessionHandle, as_json: bool) -> int:
 
 def _status_line(agent: dict[str, Any]) -> str:
     percent = f"{agent['percent']:>3}%" if agent["percent"] is not None else "   -"
+    limit = f"{agent['limit']:,}" if agent["limit"] else "?"
     saved = agent["last_updated"]
     when = time.strftime("%H:%M:%S", time.localtime(saved)) if saved else "not yet"
     return (
         f"{agent['agent_id']} {clean(agent['name'], 16):<16} {agent['status']:<9}"
-        f" {agent['tokens']:>7,}/{agent['limit']:,} tok {percent}"
+        f" {agent['tokens']:>7,}/{limit} tok {percent}"
         f"  {agent['messages']} messages, view {agent['view']}, {plural(agent['compactions'], 'compaction')}"
         f"  snapshot {when}  resumes at {agent['resume_point']}"
     )

@@ -54,7 +54,7 @@ SEARCHING_SECONDS = 10.0
 """How long a search reads; after that it reports that older messages were not searched."""
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
-          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†", "ended": "×"}  # fmt: skip
+          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†", "ended": "□"}  # fmt: skip
 
 
 @click.command()
@@ -310,7 +310,7 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
     if agent["parked_until"] is not None:
         now = time.time()
         until = agent["parked_until"]
-        left = f"in {countdown(until - now)}" if until > now else "over"
+        left = f"in {countdown(until - now)}" if until > now else "ended"
         yield f"      parked until {clock_text(until, now)} ({left})"
     if agent["status_reason"]:
         yield f"      {clean(agent['status_reason'], 200)}"

@@ -37,18 +37,27 @@ class ReportedCall(NamedTuple):
     the context, which the numbers of the whole call are not."""
 
 
+def count_of(value: Any) -> int:
+    """A number of tokens: what is no number, or below zero, or beyond what any model reads, counts as none."""
+    if type(value) is int and 0 <= value < 1_000_000_000_000:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return 0
+    return int(value)
+
+
 def token_counts(reported: dict[str, Any]) -> tuple[int, int, int, int, int]:
     """The tokens of a usage object or of one iteration: input, output, cache reads, cache writes, and those of them that
     are kept for an hour."""
     kinds, hour, short = reported.get("cache_creation"), 0, 0
     if type(kinds) is dict:
-        hour = _count(kinds.get("ephemeral_1h_input_tokens"))
-        short = _count(kinds.get("ephemeral_5m_input_tokens"))
+        hour = count_of(kinds.get("ephemeral_1h_input_tokens"))
+        short = count_of(kinds.get("ephemeral_5m_input_tokens"))
     return (
-        _count(reported.get("input_tokens")),
-        _count(reported.get("output_tokens")),
-        _count(reported.get("cache_read_input_tokens")),
-        max(_count(reported.get("cache_creation_input_tokens")), hour + short),
+        count_of(reported.get("input_tokens")),
+        count_of(reported.get("output_tokens")),
+        count_of(reported.get("cache_read_input_tokens")),
+        max(count_of(reported.get("cache_creation_input_tokens")), hour + short),
         hour,
     )
 
@@ -90,7 +99,7 @@ def reported_calls(reported: dict[str, Any], model: str | None = None) -> list[R
             spent, kept = usage_of(each)
             total, hour = _less(total, spent), max(0, hour - kept)
     # A refusal before any output is not charged, and the usage does not say which one was.
-    others += (_call("fallback", each, exact=_count(each.get("output_tokens")) > 0) for each in attempts)
+    others += (_call("fallback", each, exact=count_of(each.get("output_tokens")) > 0) for each in attempts)
     others += (_call("other", each, exact=False) for each in unknown)
     context = None
     if len(own) > 1:
@@ -131,20 +140,11 @@ def _less(total: Usage, part: Usage) -> Usage:
     )
 
 
-def _count(value: Any) -> int:
-    """A number of tokens; anything else, and what no model reads, counts as none."""
-    if type(value) is int and 0 <= value < 1_000_000_000_000:
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        return 0
-    return int(value)
-
-
 # --- What changes the price of a call ---------------------------------------------------------------------
 
-_STANDARD = frozenset({"", "standard", "default", "auto", "normal", "not_available", "global", "none"})
+_STANDARD = frozenset({"", "standard", "default", "auto", "not_available", "global"})
 """Values of such a field with which a call costs what the list says."""
-_FREE_TOOLS = frozenset({"web_search_requests", "web_fetch_requests", "tool_search_requests"})
+_FREE_TOOLS = frozenset({"web_search_requests", "web_fetch_requests"})
 """Counts of server tools that change no price of tokens; searches have a price of their own."""
 
 
@@ -158,7 +158,7 @@ def modifiers_of(reported: dict[str, Any]) -> tuple[str, ...]:
             found.append(modifier(field, value))
     tools = reported.get("server_tool_use")
     if type(tools) is dict:
-        found += (f"tool={name}" for name, n in tools.items() if name not in _FREE_TOOLS and _count(n))
+        found += (f"tool={name}" for name, n in tools.items() if name not in _FREE_TOOLS and count_of(n))
     return tuple(found)
 
 
@@ -174,4 +174,4 @@ def modifier(field: str, value: str | None) -> str:
 def searches_of(reported: dict[str, Any]) -> int:
     """Web searches that the provider made for a request: each has a price."""
     tools = reported.get("server_tool_use")
-    return _count(tools.get("web_search_requests")) if type(tools) is dict else 0
+    return count_of(tools.get("web_search_requests")) if type(tools) is dict else 0

@@ -241,7 +241,9 @@ def refuse_compaction(connection: Connection, agent_id: str, payload: Mapping[st
         return  # the host says that there is no such agent
     session_id, status, workspace, settings, name, role, model, agent_status, program, window, parts = row
     if status == SessionStatus.CANCELLED:
-        raise BadInput(f"refused: session {session_id} is cancelled, so no agent of it goes on with less")
+        raise BadInput(
+            f"refused: session {session_id} is cancelled, so there is nothing to continue with less"
+        )
     if program is not None:
         if agent_status in AGENT_ENDED:
             raise BadInput(f"refused: {name} has ended: {program} has nothing to compact")

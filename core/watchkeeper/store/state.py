@@ -382,7 +382,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "ended_at": row["ended_at"],
         "context": {
             "used": used,
-            "limit": row["context_limit"],
+            "limit": row["context_limit"] or None,
             "percent": context_percent(used, row["context_limit"]),
             "threshold": compacts_at(dict(parts)),
             "composition": composition,

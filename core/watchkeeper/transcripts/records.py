@@ -67,6 +67,7 @@ from msgspec.json import Decoder, Encoder
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ALPHABET, LENGTH
 from watchkeeper.records.usage import CallKind
+from watchkeeper.records.usage import count_of as count_of
 from watchkeeper.store.driver import encode, plain
 
 # Ids, made of what names a thing in its own program: importing it again finds it.
@@ -738,13 +739,3 @@ def object_of(value: Any) -> dict[str, Any]:
 def list_of(value: Any) -> list[Any]:
     """A list, or an empty one in place of anything else."""
     return value if isinstance(value, list) else []
-
-
-def count_of(value: Any) -> int:
-    """A number of tokens: what is no number, or below zero, or beyond what any model reads, counts as
-    none."""
-    if type(value) is int and 0 <= value < 1_000_000_000_000:
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        return 0
-    return int(value)

@@ -547,9 +547,8 @@ class SessionImporter:
         self.row, self.left_out = self._load(program, key, batch.user_id)
         """`left_out`: why nothing of it is stored; empty for others."""
         self._settings: dict[str, Any] = decode(self.row["settings"])
-        self._spawns: dict[str, Any] = {"agents": {}, "failed": {}} | self._settings["imported"].get(
-            "spawns", {}
-        )
+        self._imported: dict[str, Any] = self._settings.get("imported", {})
+        self._spawns: dict[str, Any] = {"agents": {}, "failed": {}} | self._imported.get("spawns", {})
         """Calls that started agents, until their ends are reported: the agent of each, and failures whose agent is not
         known."""
         self.changed = False
@@ -1190,8 +1189,8 @@ class SessionImporter:
     def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
         """The rows of the session and of its changed agents."""
         spawns = {name: found for name, found in self._spawns.items() if found}
-        if spawns != self._settings["imported"].get("spawns", {}):
-            imported = {k: v for k, v in self._settings["imported"].items() if k != "spawns"}
+        if spawns != self._imported.get("spawns", {}):
+            imported = {name: value for name, value in self._imported.items() if name != "spawns"}
             imported |= {"spawns": spawns} if spawns else {}
             self.row["settings"] = encode(self._settings | {"imported": imported})
         main = self._agents.get(MAIN)

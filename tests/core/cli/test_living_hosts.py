@@ -306,7 +306,7 @@ def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> N
 @pytest.mark.parametrize(
     ("agent", "sql", "options", "why"),
     [
-        ("planner", "", ("--up-to", "1"), "nothing is to gain"),
+        ("planner", "", ("--up-to", "1"), "nothing to gain"),
         ("writer-1", "UPDATE sessions SET status = 'cancelled'", (), "is cancelled"),
         ("writer-1", "UPDATE agents SET model = 'anthropic/claude-sonnet-5'", (), "no ANTHROPIC_API_KEY"),
         ("writer-1", "", ("--model", "anthropic/claude-sonnet-5"), "no ANTHROPIC_API_KEY"),

@@ -647,19 +647,17 @@ GUARDED_FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", GUARDED_FILES)
-async def test_a_write_that_makes_other_programs_run_code_asks_whatever_is_allowed(bench, path):
+async def test_a_write_that_makes_other_programs_run_code_asks_whatever_is_allowed(bench):
     (bench.workspace / ".git").mkdir()
     (bench.workspace / "link").symlink_to(bench.workspace / ".git")
-    write = ("write", {"file_path": path, "content": "x"})
-    bench.coder(
-        replies([write], [("write", {"file_path": "plain", "content": "x"})]), allow=("write", "edit")
-    )
-    await bench.run_while(answers(bench, {"kind": "deny"}))
-    (asked,) = bench.state["approvals"]
-    assert asked["cause"] == "guarded"
-    assert "asks every time" in asked["note"]
-    assert not (bench.workspace / path).exists()
+    writes = [[("write", {"file_path": path, "content": "x"})] for path in (*GUARDED_FILES, "plain")]
+    bench.coder(replies(*writes), allow=("write", "edit"))
+    await bench.run_while(answers(bench, *[{"kind": "deny"}] * len(GUARDED_FILES)))
+    asked = bench.state["approvals"]
+    assert len(asked) == len(GUARDED_FILES)
+    assert {each["cause"] for each in asked} == {"guarded"}
+    assert all("asks every time" in each["note"] for each in asked)
+    assert not [path for path in GUARDED_FILES if (bench.workspace / path).exists()]
     assert (bench.workspace / "plain").exists()
 
 

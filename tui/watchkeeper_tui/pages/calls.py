@@ -375,6 +375,8 @@ def _inbox(view: PageContext) -> list[PageLine]:
 
 
 def _section(key: str, title: str, tokens: int, view: PageContext) -> PageLine:
-    share = formatting.share(tokens, view.agent.context_limit)
-    note = f"  {formatting.tokens(tokens)} tok, {share * 100:.0f}% of the window" if tokens else ""
+    limit = view.agent.context_limit
+    note = f"  {formatting.tokens(tokens)} tok" if tokens else ""
+    if tokens and limit:
+        note += f", {formatting.share(tokens, limit) * 100:.0f}% of the window"
     return PageLine(f"section.{key}", ((title, "strong"), (note, "muted")), key)

@@ -130,12 +130,14 @@ def _context(view: PageContext) -> list[PageLine]:
                 (f"{_NAMES.get(kind, kind)} ", "text"),
                 (f"{formatting.tokens(tokens)}  ", "muted"),
             ]
-    free = max(0, limit - used)
-    legend += [("░ ", "bar_empty"), ("free ", "text"), (formatting.tokens(free), "muted")]
+    if limit:
+        free = max(0, limit - used)
+        legend += [("░ ", "bar_empty"), ("free ", "text"), (formatting.tokens(free), "muted")]
     lines += _wrapped("context.legend", legend, view.width)
     mark = compaction_mark(agent, view.threshold)
     left = mark - used
-    note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
+    held = f"{used:,} of {limit:,} tokens" if limit else f"{used:,} tokens, window unknown"
+    note: list[Piece] = [(held, "text"), (" (estimated)", "faint")]
     if limit and foretells(view.snapshot, agent):
         note.append((f"  compaction near {formatting.tokens(mark)}", "muted"))
         note.append(

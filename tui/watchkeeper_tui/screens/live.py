@@ -139,7 +139,10 @@ def live_help(pane: str) -> list[Group]:
             "States",
             [
                 ("● working  ◔ slot  ? needs you", "‖ paused  ↻ retrying  ! silent"),
-                ("✓ done  ✗ failed  † stopped  ○ idle", "· pending  ~ stale  × cancelled  - dropped"),
+                (
+                    "✓ done  ✗ failed  † stopped  ○ idle",
+                    "· pending  ~ stale  × cancelled  □ ended  - dropped",
+                ),
             ],
         ),
     ]

@@ -60,7 +60,9 @@ TREE_NAME_CELLS = 14
 
 
 def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
-    """A context's filling as a bar and a percentage."""
+    """A context's filling as a bar and a percentage; its tokens alone where the window is not known."""
+    if limit <= 0:
+        return [(fit(f"{formatting.tokens(used)} tok", cells + 5), "muted")]
     fraction = formatting.share(used, limit)
     filled = formatting.bar_cells(fraction, cells)
     role = (
@@ -247,7 +249,7 @@ class PlanView(RowView[PlanRow]):
                 else:
                     note = condition.word if note.startswith(condition.word) else note.partition(" — ")[0]
             context = [(note, condition.role)]
-        elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_used:
+        elif condition.word != "pausing" and agent is not None and agent.context_used:
             context = context_bar(agent.context_used, agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):
             context = [(condition.word, "faint")]

@@ -197,10 +197,8 @@ _RUNNING = ("async_launched", "teammate_spawned", "queued")
 _ENDED: dict[str, Any] = {
     "completed": "done",
     "failed": "failed",
-    "error": "failed",
     "killed": "cancelled",
     "stopped": "cancelled",
-    "cancelled": "cancelled",
 }
 _NOTIFICATION = re.compile(
     r"\s*(?:\[SYSTEM NOTIFICATION[^\]<]*\][^<]*)?<(?P<form>task|agent)-notification>"
