@@ -1022,6 +1022,7 @@ AROUND = {
 """Texts with secrets that what is around them tells, and of each kind of the corpus one."""
 
 
+@pytest.mark.long  # its shorter sibling tries every form in every layout
 @pytest.mark.parametrize("text", AROUND)
 def test_a_secret_that_its_context_tells_is_found_however_json_and_a_terminal_write_it(text: str) -> None:
     # Where a layout changes what the text says, nothing is found in it as it is either.
