@@ -84,6 +84,18 @@ async def test_the_parts_of_a_context_add_up_also_where_a_log_tells_only_some(de
         await shows(pilot, "not in the log 40k", "free 149k")
 
 
+async def test_a_window_that_is_unknown_is_no_window_of_nothing(desk: Desk) -> None:
+    desk.session.set_agent("explorer1", context_tokens=51_000, context_limit=0)
+    async with desk.shown() as pilot:
+        await shows(pilot, "window unknown", "51,000 tokens")
+        shown = text_of(pilot)
+        row = next(line for line in shown.splitlines() if "Explore core" in line)
+        assert "51k tok" in row
+        assert "51k/0" not in shown
+        assert "compacts near" not in shown
+        assert "of 0 tokens" not in shown
+
+
 async def test_a_title_without_figures_has_the_room_of_the_columns_that_are_empty(desk: Desk) -> None:
     title = "Consolidate the fields of the plan into one"
     desk.session.task("item1", title, status="done")

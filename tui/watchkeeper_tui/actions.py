@@ -255,9 +255,9 @@ def compact_lines(target: Target, text: str) -> list[str]:
         left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
         if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
             left = "about as many: little can be freed yet"
+        window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
         lines.append(
-            f"Compact {sanitize(agent.name)}: {formatting.tokens(guess.tokens_now)} of"
-            f" {formatting.tokens(agent.context_limit)} tok"
+            f"Compact {sanitize(agent.name)}: {formatting.tokens(guess.tokens_now)}{window} tok"
             f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
         )
         if guess.tokens_fixed:

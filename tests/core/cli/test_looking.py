@@ -453,6 +453,20 @@ def test_a_cost_is_labelled_an_estimate_or_a_lower_bound_wherever_it_is_told(wk:
     assert {one["id"] for one in whole["agents"] if one["cost_estimated"]} == {agent}
 
 
+def test_a_window_that_is_unknown_is_unknown_to_every_surface(wk: Wk, demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    connection.execute("UPDATE agents SET context_limit = 0")
+    connection.commit()
+    connection.close()
+    for agent in wk("show", "last", "--json").json["agents"]:
+        assert (agent["context"]["limit"], agent["context"]["percent"]) == (None, None)
+    for agent in wk("memory", "status", "last", "--json").json:
+        assert (agent["limit"], agent["percent"]) == (None, None)
+    lines = wk("memory", "status", "last").out.splitlines()
+    assert [line for line in lines if " tok " in line and "/? tok    -" not in line] == []
+    assert any("/? tok" in line for line in lines)
+
+
 def test_every_surface_gives_a_context_the_same_size(wk: Wk, demo: Path, tmp_path: Path) -> None:
     """What the next call would send: system prompt, tools and the view, against the window."""
 

@@ -155,7 +155,7 @@ class Summary(Widget):
         used, limit = agent.context_used, agent.context_limit
         share = watch_app(self).settings.summarization_threshold
         right = f"  {formatting.tokens(used)}/{formatting.tokens(limit)}" if limit else "  window unknown"
-        if self.foretells and width >= 50:
+        if limit and self.foretells and width >= 50:
             right += f"  compacts near {formatting.tokens(compaction_mark(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
