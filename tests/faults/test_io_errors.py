@@ -29,6 +29,7 @@ FAULTS = {
     "a read fails": ("posix/io/rw/pread", 0.002, errno.EIO),
 }
 """What fails: libfiu's name of it, how often, and with which `errno`."""
+RARE = ("a sync is refused", "the disk is full at a sync")
 
 
 @pytest.fixture
@@ -36,7 +37,9 @@ def workspace(tmp_path: Path) -> Path:
     return write_modules(tmp_path / "workspace", "alpha", "beta", each=6)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(each, marks=[pytest.mark.long] * (each in RARE)) for each in FAULTS]
+)
 def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(tmp_path, workspace, fault):
     launcher = shutil.which("fiu-run")
     if launcher is None:

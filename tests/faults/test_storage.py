@@ -181,7 +181,7 @@ async def assert_resumable(path: Path) -> None:
     soundness(path)
 
 
-@pytest.mark.parametrize("pages_left", [0, 3, 10])
+@pytest.mark.parametrize("pages_left", [0, pytest.param(3, marks=pytest.mark.long), 10])
 async def test_a_full_disk_stops_a_run_with_one_line_and_it_carries_on_from_there(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, pages_left: int
 ) -> None:
