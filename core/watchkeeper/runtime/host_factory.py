@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +49,7 @@ from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor, known_secrets
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.records.tool_inputs import is_path_granted
-from watchkeeper.runtime import lifecycle
+from watchkeeper.runtime import background, lifecycle
 from watchkeeper.runtime.background import Alerts, Heartbeat
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
 from watchkeeper.runtime.config import warning as role_warning
@@ -165,17 +166,25 @@ async def assemble(
     Raises:
         BadInput: the configuration or the workspace cannot be used. The session is paused with that reason
             (not for a host that was started for one command: that leaves the session as it was).
+        LeaseLost: another host has the session now.
     """
     try:
-        return await _assemble(
-            store,
-            clock,
-            once=once,
-            config=config,
-            model=model,
-            new_id=new_id,
-            approval_timeout=approval_timeout,
-        )
+        async with AsyncExitStack() as undo:
+            made = await _while_ours(
+                store,
+                _assemble(
+                    store,
+                    clock,
+                    undo,
+                    once=once,
+                    config=config,
+                    model=model,
+                    new_id=new_id,
+                    approval_timeout=approval_timeout,
+                ),
+            )
+            undo.pop_all()
+            return made
     except BadInput as error:
         if once is None:
             reason, open_ones = str(error), (SessionStatus.RUNNING, SessionStatus.PAUSED)
@@ -183,9 +192,36 @@ async def assemble(
         raise
 
 
+async def _while_ours(store: SessionStore, assembling: Coroutine[Any, Any, AssembledHost]) -> AssembledHost:
+    """What `assembling` makes. It is cancelled when this host loses its session: the servers and worktrees are those
+    of another one then."""
+
+    async def until_lost() -> None:
+        while True:
+            await asyncio.sleep(background.HEARTBEAT_SECONDS)
+            await _confirm(store)
+
+    made, lost = asyncio.create_task(assembling), asyncio.create_task(until_lost())
+    try:
+        await asyncio.wait((made, lost), return_when=asyncio.FIRST_COMPLETED)
+        if not made.done():
+            await lost
+        return await made
+    finally:
+        made.cancel()
+        lost.cancel()
+        await asyncio.gather(made, lost, return_exceptions=True)
+
+
+async def _confirm(store: SessionStore) -> None:
+    """Raise `LeaseLost` unless this host has its session still."""
+    await store.commit(lambda tx: None)
+
+
 async def _assemble(
     store: SessionStore,
     clock: Clock,
+    undo: AsyncExitStack,
     *,
     once: int | None,
     config: Config | None,
@@ -204,8 +240,10 @@ async def _assemble(
     containment = SessionContainment(
         store, mark, await asyncio.to_thread(check_containment, config.containment)
     )
+    undo.push_async_callback(containment.aclose)
     # What an earlier host's tools left running when it was killed ends before a model looks whether it had
     # its effect.
+    await _confirm(store)
     left = await containment.end_earlier()
     environ = os.environ | {SESSION_VARIABLE: mark}
     pool = WorkerPool(
@@ -216,8 +254,10 @@ async def _assemble(
         containment=containment,
         timeout_seconds=config.tool_timeout_seconds,
     )
+    undo.push_async_callback(pool.aclose)
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
     mcp = McpServers(config.mcp_servers, workspace, environ, redact, clock=clock, containment=containment)
+    undo.push_async_callback(mcp.aclose)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers
     # start.
@@ -225,6 +265,7 @@ async def _assemble(
     recalling = RecallTool(store, vectors=config.recall_vectors)
     tools = _tools(roles, pool, mcp, new_id, recalling)
     worktrees = Worktrees(store, workspace, environ, redact)
+    await _confirm(store)
     await worktrees.recover()
     merging = MergeTool(worktrees, store)
     tools[merging.spec.name] = merging

@@ -34,7 +34,6 @@ from watchkeeper.records.ports import Clock, IdSource, SystemClock, random_id
 from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime import control
-from watchkeeper.runtime.background import HEARTBEAT_SECONDS
 from watchkeeper.runtime.control import check_configuration
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, RELEASED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.lifecycle import (
@@ -240,22 +239,10 @@ async def _drive(
 ) -> HostResult:
     from watchkeeper.runtime.host_factory import assemble
 
-    extending = asyncio.create_task(_extend_lease(store))
-    try:
-        made = await assemble(store, clock, once=once, approval_timeout=asking.seconds)
-    finally:
-        extending.cancel()
-        await asyncio.gather(extending, return_exceptions=True)
+    made = await assemble(store, clock, once=once, approval_timeout=asking.seconds)
     async with aclosing(made) as assembled:
         _answer_signals(assembled.host, on_signal)
         return await assembled.host.run(resume=resume)
-
-
-async def _extend_lease(store: SessionStore) -> None:
-    """Extend the lease on a server while the host is assembled: its MCP servers may take longer to start than that."""
-    while not isinstance(store.path, Path):
-        await asyncio.sleep(HEARTBEAT_SECONDS)
-        await store.commit(lambda tx: None)
 
 
 PROGRAM_STEP_SECONDS = 30.0

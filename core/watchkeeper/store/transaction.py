@@ -164,8 +164,6 @@ class SessionStore(Queries):
         self.epoch = epoch
         self.writer = writer
         self.lost: LeaseLost | None = None
-        self._extended_at = time.monotonic()
-        """When the last commit that was acknowledged began: the lease is at least as new."""
         self._lease = lease
         self._clock = clock
         super().__init__(database.open_readonly(path), path)
@@ -191,7 +189,6 @@ class SessionStore(Queries):
             epoch = writer.submit(
                 lambda group: _raise_epoch(group, session_id, pid, host_name, raised)
             ).result()
-            lease.fenced(epoch)
             store = cls(path, session_id, writer, lease, epoch, clock)
             undo.pop_all()
         return store
@@ -222,7 +219,7 @@ class SessionStore(Queries):
     async def _commit_in_time(self, batch: Callable[[Group], T], *, urgent: bool) -> T:
         """Commit before the lease on the server lapses, or give the session up."""
         began = time.monotonic()
-        left = self._extended_at + (1 - LEASE_MARGIN) * lease_seconds() - began
+        left = self._lease.extended_at + (1 - LEASE_MARGIN) * lease_seconds() - began
         import asyncio  # late: commands that only read need none
 
         try:
@@ -232,10 +229,10 @@ class SessionStore(Queries):
                 raise
             self.writer.give_up()
             raise LeaseLost(
-                f"the server of session {self.session_id} has not answered for {time.monotonic() - self._extended_at:.0f} s;"
+                f"the server of session {self.session_id} has not answered for {time.monotonic() - self._lease.extended_at:.0f} s;"
                 " this host stops before its lease ends, and another may continue: `wk resume`"
             ) from error
-        self._extended_at = max(self._extended_at, began)
+        self._lease.extended(began)
         return result
 
     def now(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import subprocess
@@ -16,12 +17,15 @@ from tests.core.runtime.conftest import Bench, add_agent
 from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, call, said, task
 
+from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.worktrees import GitFailed
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, LeaseLost
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.states import SessionStatus
+from watchkeeper.runtime import background
 from watchkeeper.runtime import host as hosts
 from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.runtime.worker import Worker, check_remote, checkout, tidy, why_not
 from watchkeeper.store import database, sessions, workers
 from watchkeeper.store.driver import Queries, encode
@@ -443,3 +447,27 @@ def test_the_lease_of_a_dead_host_is_free_at_once_for_the_worker_that_started_it
     assert other.sessions == (session,)
     assert host.store is not None
     host.store.close()
+
+
+async def test_a_host_that_loses_its_session_while_it_starts_ends_without_running(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its MCP servers take longer to start than its lease; another host takes the session meanwhile."""
+    monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 0.01)
+    session = create_session(place, NewSession("goal", workspace_in(tmp_path), "offline/surveyor"))
+    ended: list[McpServers] = []
+
+    async def start(servers: McpServers) -> None:
+        with closing(database.open_writable(place)) as connection:
+            connection.execute("UPDATE sessions SET lease_epoch = lease_epoch + 1")
+        await asyncio.Event().wait()
+
+    async def aclose(servers: McpServers) -> None:
+        ended.append(servers)
+
+    monkeypatch.setattr(McpServers, "start", start)
+    monkeypatch.setattr(McpServers, "aclose", aclose)
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(Runtime(place).run(session), 30)
+    assert len(ended) == 1
+    assert query(place, "SELECT count(*) FROM events WHERE kind = 'host.started'") == [(0,)]

@@ -356,11 +356,19 @@ def test_small_sessions_are_pruned_in_transactions_that_end_before_their_leases(
     assert (sorted(pruned.sessions), pruned.refused) == (sorted(small), ())
 
 
-def test_a_lease_without_a_host_is_extended_until_it_is_given_up(postgres_place, tmp_path, monkeypatch):
-    session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
+@pytest.mark.parametrize("of_host", [False, True])
+def test_a_lease_is_extended_until_it_is_given_up_though_its_holder_commits_nothing(
+    of_host: bool, postgres_place: DatabaseUrl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a host does not while it starts, or reads a large session."""
     monkeypatch.setenv("WATCHKEEPER_LEASE_SECONDS", "1")
     until = "SELECT lease_until FROM sessions"
-    lease = Lease.acquire(postgres_place, session_id)
+    if of_host:
+        store = claimed(postgres_place, tmp_path)
+        session_id, release = store.session_id, store.close
+    else:
+        session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
+        release = Lease.acquire(postgres_place, session_id).release
     with closing(database.open_readonly(postgres_place)) as connection:
         taken = extended = connection.execute(until).fetchone()[0]
         feed = ChangeFeed(postgres_place)
@@ -368,7 +376,8 @@ def test_a_lease_without_a_host_is_extended_until_it_is_given_up(postgres_place,
             extended = connection.execute(until).fetchone()[0]
         feed.close()
         assert extended > taken
-        lease.release()
+        assert probe(postgres_place, session_id) is not None
+        release()
         assert connection.execute(until).fetchone()[0] is None
 
 
