@@ -20,6 +20,7 @@ import click
 
 from watchkeeper.cli.options import (
     SessionHandle,
+    awaited_database_path,
     clean,
     database_path,
     db_option,
@@ -332,7 +333,7 @@ def host(
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     asking = Asking(unattended=False, timeout_seconds=approval_timeout)
     placement = Placement(worker, machine, workspace, fresh) if worker is not None else None
-    path = database_path(db)
+    path = awaited_database_path(db)
     return drive(path, session, resume=lift, once=once, asking=asking, placement=placement).exit_code
 
 
@@ -383,9 +384,9 @@ def worker(slots: int, labels: tuple[str, ...], name: str | None, db: Place | No
 
     refuse_agents()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    path = database_path(db)
     if name is not None:
         check_label(f"host:{name}")
+    path = awaited_database_path(db)
     driving = Worker(path, f"w-{random_id()}", slots=slots, labels=labels, machine=name)
     wake, asked = threading.Event(), [0]
 

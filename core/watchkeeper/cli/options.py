@@ -100,6 +100,19 @@ def database_path(path: Place | None) -> Place:
     return absolute(path or database.default_place())
 
 
+def awaited_database_path(path: Place | None) -> Place:
+    """As `database_path`, for a command that lasts: waits for a server that does not answer, and says so in one line.
+
+    Raises:
+        StoreUnusable: it answers, and refuses.
+    """
+    found = database_path(path)
+    database.await_server(
+        found, lambda line: click.echo(f"wk: {clean(line, 400)} (Ctrl+C ends this)", err=True)
+    )
+    return found
+
+
 def reads_session(function: Callable[..., int]) -> Callable[..., int]:
     """Give a command `opened`, a `SessionHandle`, in place of its options `session` and `db`."""
 

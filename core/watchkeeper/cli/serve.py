@@ -35,7 +35,7 @@ from watchkeeper.cli.guard import (
     new_token,
     token_file,
 )
-from watchkeeper.cli.options import complete_session, database_path, db_option, find_session
+from watchkeeper.cli.options import awaited_database_path, complete_session, db_option, find_session
 from watchkeeper.records.errors import BadInput, MissingExtra, reason_of
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database
@@ -286,7 +286,7 @@ def serve(ctx: click.Context, session: str | None, host: str, port: int, token: 
             err=True,
         )
     os.environ.pop("WATCHKEEPER_SERVE_TOKEN", None)  # no child process needs it
-    path = database_path(db)
+    path = awaited_database_path(db)
     session_id = find_session(path, session) if session else ""
     database.open_readonly(path).close()  # a missing or damaged file is reported here, not in the browser
     where = arguments_for(path)[-1:] or [""]

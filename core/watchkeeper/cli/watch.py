@@ -26,9 +26,9 @@ from watchkeeper.cli.headless import EventPrinter, follow
 from watchkeeper.cli.options import (
     LOOKS,
     SessionHandle,
+    awaited_database_path,
     clean,
     complete_session,
-    database_path,
     db_option,
     explains_last,
     find_session,
@@ -198,9 +198,9 @@ def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None 
     followed. If there is none yet, the command waits: a program creates its log at the first prompt. Several
     sessions, or --all, are shown a row each; without a terminal, they are printed once.
     """
-    path = database_path(db)
     if every and sessions:
         raise BadInput("give sessions, or --all")
+    path = awaited_database_path(db)
     if every or len(sessions) > 1:
         return _watch_several(path, sessions)
     return _watch_one(path, sessions[0] if sessions else None)

@@ -170,6 +170,23 @@ def _open_server(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
     return connection
 
 
+def await_server(place: Place, on_wait: Callable[[str], None]) -> None:
+    """Wait until the server of a database answers; a file has none. For processes that last: a machine may start them
+    before the database. `on_wait` is called once with one line, if there is a wait.
+
+    Raises:
+        StoreUnusable: the server answers and refuses: the password, the role, the database.
+    """
+    if isinstance(place, Path):
+        return
+    from watchkeeper.store import postgres
+
+    with clear_errors(place):
+        postgres.await_server(
+            place, lambda reason: on_wait(f"waiting for {place}, which does not answer: {reason}")
+        )
+
+
 def is_there(path: Place) -> bool:
     """Whether there is a file of that name. A database on a server is taken to be there.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import random
 import re
 import selectors
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 CONNECT_SECONDS = 10
+PING_SECONDS = 2
+"""How long a server has to say that it is up, after it has refused a connection."""
 IDLE_IN_TRANSACTION_SECONDS = 2.0
 """A host that is stopped inside a transaction keeps the row of its session locked. The server ends its
 transaction after so long."""
@@ -836,6 +839,66 @@ def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
             raise
         raise MissingExtra("a database on PostgreSQL", "postgres") from None
     return cast(Connection, PostgresConnection(url, read_only=read_only))
+
+
+def await_server(url: DatabaseUrl, on_wait: Callable[[str], None]) -> None:
+    """Wait until the server answers. `on_wait` is called with the reason, once, where it does not at first.
+
+    Attempts run in a thread, so that a signal ends the wait at once.
+
+    Raises:
+        sqlite3.OperationalError: it answers, and refuses: the password, the role, the database.
+    """
+    answers: queue.Queue[BaseException | str | None] = queue.Queue()
+
+    def ask() -> None:
+        refusals = 0
+        for wait_seconds in reconnections():
+            try:
+                connect(url, read_only=True).close()
+            except sqlite3.OperationalError as error:
+                if _is_away(url, error):
+                    refusals = 0
+                    answers.put(str(error))
+                elif refusals:
+                    answers.put(error)
+                    return
+                else:
+                    refusals = 1  # unless it came up since: the next attempt says so
+            except BaseException as error:
+                answers.put(error)
+                return
+            else:
+                answers.put(None)
+                return
+            time.sleep(wait_seconds if refusals == 0 else 0)
+
+    threading.Thread(target=ask, name="watchkeeper-await-server", daemon=True).start()
+    said = False
+    while True:
+        try:
+            answer = answers.get(timeout=None if said else PING_SECONDS)
+        except queue.Empty:
+            answer = "it takes long"
+        if answer is None:
+            return
+        if isinstance(answer, BaseException):
+            raise answer
+        if not said:
+            said = True
+            on_wait(answer)
+
+
+def _is_away(url: DatabaseUrl, error: sqlite3.OperationalError) -> bool:
+    """Whether a connection failed since no server answers, or it is starting or stopping."""
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import PGconn, Ping
+
+    if isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
+        return True
+    answer = PGconn.ping(make_conninfo(url.dsn, connect_timeout=PING_SECONDS).encode())
+    return answer in (Ping.NO_RESPONSE, Ping.REJECT)
 
 
 def is_postgres(reads: object) -> bool:

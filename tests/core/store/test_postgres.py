@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import os
 import random
 import re
+import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +22,7 @@ import pytest
 from tests.core.store.conftest import run
 from tests.core.store.test_portable_sql import CORE, IS_SQL, OF_SQLITE, texts
 from tests.support.places import workspace_in
-from tests.support.postgres import on_server
+from tests.support.postgres import ScratchServer, on_server, programs
 from tests.support.proxy import Proxy
 
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost, StoreUnusable
@@ -468,3 +471,68 @@ def test_the_fleet_and_the_sessions_of_other_terminals_are_read(postgres_place: 
         assert reader.read(connection, 6.0) is found
         assert external.load_external_question(connection, asked.id) == asked
         assert FleetReader().read(connection, 6.0, ["idX"]) == ()
+
+
+@pytest.fixture
+def own_server() -> Iterator[ScratchServer]:
+    """A server that was started, so that its port is known, and is stopped; a test starts it again."""
+    binaries = programs()
+    if binaries is None:
+        pytest.skip("no PostgreSQL is installed here")
+    server = ScratchServer(binaries)
+    try:
+        server.start()
+        on_server(server.url, "CREATE ROLE guest LOGIN PASSWORD 'right'")
+        access = server.data / "pg_hba.conf"
+        access.write_text("host all guest 127.0.0.1/32 scram-sha-256\n" + access.read_text())
+        server.stop(signal.SIGINT)
+        yield server
+    finally:
+        server.remove()
+
+
+def test_a_server_that_is_down_is_awaited_with_one_line_and_one_that_refuses_is_not(
+    own_server: ScratchServer,
+) -> None:
+    lines: list[str] = []
+
+    def started(line: str) -> None:
+        lines.append(line)
+        own_server.start()
+
+    place = place_of(own_server.url)
+    database.await_server(place, started)
+    database.await_server(place, lines.append)
+    assert len(lines) == 1
+    assert lines[0].startswith(f"waiting for {place}, which does not answer: ")
+    for refused, reason in (
+        ("//wk@", "database .nothing. does not exist"),
+        ("//nobody@", "role .nobody. does not exist"),
+        ("//guest:wrong@", "password authentication failed"),
+    ):
+        address = own_server.url.replace("//wk@", refused)
+        if refused == "//wk@":
+            address = address.replace("/postgres", "/nothing")
+        with pytest.raises(StoreUnusable, match=reason) as said:
+            database.await_server(place_of(address), lines.append)
+        assert "wrong" not in str(said.value)
+    assert len(lines) == 1
+
+
+def test_a_worker_that_starts_before_the_server_waits_and_goes_on_when_it_answers(
+    own_server: ScratchServer, tmp_path: Path
+) -> None:
+    environment = os.environ | {"WATCHKEEPER_DB": own_server.url, "WATCHKEEPER_CONFIG_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "watchkeeper", "worker"]
+    for number, code in ((signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130), (None, 0)):
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as worker:
+            assert worker.stdout is not None
+            assert worker.stderr is not None
+            assert worker.stderr.readline().startswith(f"wk: waiting for {own_server.url}, which does not")
+            if number is None:
+                own_server.start()
+                assert worker.stdout.readline().startswith("worker w-")
+            worker.send_signal(number or signal.SIGTERM)
+            assert worker.wait(60) == code
