@@ -57,9 +57,14 @@ SUBJECTS = {
         "runtime/test_loop runtime/test_runs runtime/test_control runtime/test_late_tools runtime/test_ordered"
         " runtime/test_resting messages_api/test_parking test_odd_replies test_marks",
     ),
+    "calls": (
+        "agents/calls.py",
+        "",
+        "runtime/test_loop runtime/test_runs runtime/test_questions runtime/test_late_tools test_marks test_host_faults",
+    ),
     "recovery of calls": (
         "agents/toolbox.py",
-        r"(load_calls|_input|assert_mine|mark_unknown|Toolbox\.(carry_out|_one|_put_back|_start|_end|_apply|_record))$",
+        r"(Toolbox\.(carry_out|_one|_put_back|_start|_end|_apply|_record))$",
         "runtime/test_loop runtime/test_runs runtime/test_questions runtime/test_late_tools test_marks test_host_faults",
     ),
     "resume": (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from watchkeeper.agents.backends.programs import AgentPrograms
-from watchkeeper.agents.limits import Budgets, UsageLimits
+from watchkeeper.agents.limits import Budgets, FileTurns, UsageLimits
 from watchkeeper.agents.tools.contract import Permission, Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.workers import WorkerPool
@@ -95,6 +95,7 @@ class Environment:
     """Where agents work that are isolated from each other; None: all work in the workspace."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
+    file_turns: FileTurns = field(default_factory=FileTurns)
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)
     """Approval id → set when a person has answered."""
 

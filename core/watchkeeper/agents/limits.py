@@ -1,4 +1,4 @@
-"""What stops an agent: a person, a usage limit of a provider, a budget.
+"""What stops an agent: a person, a usage limit of a provider, a budget, a file that another agent holds.
 
 A person stops it at the next step boundary, or at once.
 
@@ -14,14 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from watchkeeper.models.failures import LONGEST_PARK_SECONDS, SHORTEST_PARK_SECONDS, RetryPolicy
 from watchkeeper.records.errors import StoreUnusable
@@ -123,6 +125,63 @@ class AgentControl:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+# --- Whose calls may change a file now ---
+
+
+class _Turn:
+    """One file: the agent that holds it, and for how many of its calls."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.agent_id = ""
+        self.calls = 0
+
+    def take(self, agent_id: str) -> None:
+        self.agent_id, self.calls = agent_id, self.calls + 1
+
+    def leave(self) -> None:
+        self.calls -= 1
+        if not self.calls:
+            self.agent_id = ""
+            self.lock.release()
+
+
+class FileTurns:
+    """The calls of one agent at a time change a file, from their question on: while a question about a file waits, the
+    writes of other agents to that file wait too. So what a person is shown stays so, and no question repeats.
+
+    Commands of a shell are not held: nothing tells which files they write.
+    """
+
+    def __init__(self) -> None:
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+
+    @contextlib.asynccontextmanager
+    async def hold(
+        self, files: Iterable[str], agent_id: str, control: AgentControl, on_wait: Callable[[str], None]
+    ) -> AsyncIterator[None]:
+        """Wait for these files, given by their real paths, and hold them. `on_wait` is told, in a line, for what the call
+        waits.
+
+        Raises:
+            Interrupted: the agent is to pause or stop at once.
+        """
+        async with contextlib.AsyncExitStack() as held:
+            for name in sorted(set(files)):
+                turn = self._turns.setdefault(name, _Turn())
+                if turn.agent_id != agent_id:
+                    if turn.lock.locked():
+                        on_wait(f"{os.path.basename(name)}: a question of another agent about it comes first")
+                    control.set_waiting(True)
+                    try:
+                        await control.abandonable(turn.lock.acquire())
+                    finally:
+                        control.set_waiting(False)
+                turn.take(agent_id)
+                held.callback(turn.leave)
+            yield
 
 
 # --- Usage limits of providers --------------------------------------------------------------------------

@@ -25,11 +25,12 @@ from watchkeeper.agents.agent_state import (
     note_budget,
     write_ending,
 )
+from watchkeeper.agents.calls import Call, assert_mine, load_calls, mark_unknown
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl, AgentStopped, BudgetReached, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
-from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
+from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.history import Rejection, WindowTooSmall
 from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.records.errors import HostFault, StoreUnusable

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.approvals import Approvals, Permit
+from watchkeeper.agents.calls import Call, assert_mine, mark_unknown
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.limits import AgentControl, AgentStopped
+from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.tools.contract import (
     OutsideTool,
     Permission,
-    PersonQuestion,
-    ProgramRun,
     StoreTool,
+    Tool,
     ToolContext,
     ToolResult,
     validate_arguments,
@@ -28,485 +25,29 @@ from watchkeeper.agents.tools.contract import (
 from watchkeeper.agents.tools.workers import mark_fault
 from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, raising_host_faults
-from watchkeeper.records.messages import Block, ToolSpec
-from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.messages import ToolSpec
+from watchkeeper.records.premises import Premises
+from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
+    PREMISES_CHANGED,
     SUBJECT_CHANGED,
-    digest_of,
-    holds_already,
-    matches,
-    written_paths,
+    edited_places,
 )
-from watchkeeper.store import agents, artifacts, commands
+from watchkeeper.store import agents, artifacts
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.commands import (
-    CONFLICT,
-    GUARDED,
-    PROGRAM_CHANGES,
-    Grant,
     editable,
-    live_grants,
     unified_diff,
 )
-from watchkeeper.store.database import protected_files
-from watchkeeper.store.driver import decode
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
-# --- An agent's tool calls, read from its rows and messages -------------------------------------------------
-
-OUTCOME_UNKNOWN = (
-    "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken"
-    " effect, in part or"
-    " whole. Verify before you do it again."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call of an open turn."""
-
-    id: int
-    position: int
-    tool_use_id: str
-    name: str
-    arguments: Any
-    """What runs: what a person edited, else the model's input."""
-    idempotent: bool
-    status: ToolCallStatus
-    result: Any
-    is_error: bool
-    original: Any = None
-    """The model's input, where a person edited it; else None."""
-
-
-def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
-    """The calls of a turn, joined with the inputs that stand in the model's reply."""
-    uses: list[Block] = (
-        [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
-    )
-    rows = reads.all(
-        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error, edited_input FROM"
-        " tool_calls"
-        " WHERE agent_id = ? AND turn = ? ORDER BY position",
-        (agent_id, turn),
-    )
-    return [
-        Call(
-            id=row[0],
-            position=row[1],
-            tool_use_id=row[2],
-            name=row[3],
-            arguments=decode(row[8]) if row[8] is not None else _input(uses, row[1]),
-            original=_input(uses, row[1]) if row[8] is not None else None,
-            idempotent=bool(row[4]),
-            status=ToolCallStatus(row[5]),
-            result=decode(row[6]) if row[6] is not None else None,
-            is_error=bool(row[7]),
-        )
-        for row in rows
-    ]
-
-
-def _input(uses: list[Block], position: int) -> Any:
-    return uses[position].get("input") if position < len(uses) else None
-
-
-def assert_mine(tx: Transaction, agent_id: str) -> None:
-    """Refuse to write for an agent that was cancelled or replaced meanwhile.
-
-    Raises:
-        AgentStopped: it was.
-    """
-    row = tx.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
-    if row is None or row[0] in ("cancelled", "failed", "done"):
-        raise AgentStopped(agent_id)
-
-
-def mark_unknown(tx: Transaction, *, agent: Agent, call: Call) -> None:
-    """A call was running when its host died, so its effect is unknown. It runs again only if that does no
-    harm."""
-    assert_mine(tx, agent.id)
-    if not call.idempotent:
-        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
-    tx.event(
-        "tool.unknown",
-        agent_id=agent.id,
-        task_id=agent.task_id,
-        tool=call.name,
-        call=call.id,
-        again=call.idempotent,
-    )
-
-
-IDENTICAL_RUNS = 3
-"""As often a call that is not idempotent runs with the same input before a person is asked."""
-_RECENT_CALLS = 200
-
-
-def identical_runs(reads: Any, agent_id: str, call: Call, changes: Callable[[str], bool]) -> int:
-    """How often the agent ran this very call (same tool, same input) since it last did something else of
-    effect.
-
-    Calls that only look do not end the count, and neither does a call that is itself repeated: a cycle of
-    several calls is counted like one. A call of effect that was made once ends it, so a test that runs after
-    each edit is no repetition. `changes` says whether a tool may have an effect outside the database.
-    """
-    rows = reads.all(
-        "SELECT id, name, input_digest FROM tool_calls WHERE agent_id = ? AND status IN (?, ?, ?) ORDER BY"
-        " id DESC LIMIT ?",
-        (agent_id, ToolCallStatus.DONE, ToolCallStatus.ERROR, ToolCallStatus.UNKNOWN, _RECENT_CALLS),
-    )
-    own = reads.one("SELECT input_digest FROM tool_calls WHERE id = ?", (call.id,))[0]
-    if own is None:
-        return 0
-    made = Counter(row[2] for row in rows)
-    count = 0
-    for _, name, digest in rows:
-        if digest == own:
-            count += 1
-        elif digest is None or (made[digest] == 1 and changes(name)):
-            break
-    return count
-
-
-# --- Whether a call may run: permissions, grants, questions -------------------------------------------------
-#
-# Repeated calls ask too. A person's answer covers one input and, for `write` and `edit`, one state of the
-# file: if the file has changed when the call is to run, the agent asks again. An input that a person edited
-# replaces the model's. An answer is stored before it is used, so a crash loses no answer and repeats no
-# question.
-
-PRESENCE_SECONDS = 1.0
-"""How soon a host that denies unwatched questions learns that the last who watched has left."""
-
-FILE_CHANGED = "the file changed after the question was answered; this is the change to the file as it is now"
-
-
-@dataclass(frozen=True, slots=True)
-class Permit:
-    """What came of it."""
-
-    call: Call
-    """With the input that is to run."""
-    allowed: bool
-    reason: str = ""
-    """Why it is denied."""
-    subject_digest: str = ""
-    """Digest of the file whose change a person approved; empty if none did."""
-    program: ProgramRun | None = None
-    """For a command that a pattern allowed: what runs."""
-
-
-class Approvals:
-    """Decides for the calls of one agent."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        agent: Agent,
-        control: AgentControl,
-        has_effects: Callable[[str], bool],
-        *,
-        note: str = "",
-        folder: str | None = None,
-    ) -> None:
-        """`has_effects` says whether a tool may change something outside the database. `note` and `folder` are what an
-        agent program says of its own question."""
-        self._environment = environment
-        self._agent = agent
-        self._control = control
-        self._has_effects = has_effects
-        self._note = note
-        self._folder = folder
-
-    async def permit(
-        self, call: Call, permission: Permission, changed: str = "", question: PersonQuestion | None = None
-    ) -> Permit:
-        """Decide, and wait for a person where one must. `permission` is not DENY.
-
-        `changed`: why an answer that was given does not count any more; empty where it does. `question`: what the tool
-        itself asks.
-        """
-        if question is not None:
-            return await self._ask(call, None, question.cause, question.note, question)
-        store = self._environment.store
-        row = store.one(
-            "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY"
-            " coalesce(commit_seq, 0) DESC LIMIT 1",
-            (call.id,),
-        )
-        if row is not None and row["scope"] == "grant" and self._granted(call) is None:
-            # the grant that answered was revoked before the call ran, or is one of the session that was
-            # forked
-            row = None
-        repeated = self._repeated(call)
-        paths = written_paths(self._workspace, call.arguments)
-        refused_paths = [one for one in paths if not self._environment.is_path_granted(one.name)]
-        if paths and not refused_paths and call.name in (*FILE_CHANGES, PROGRAM_CHANGES):
-            permission = Permission.ALLOW
-        guarded = next((one.guard for one in refused_paths if one.guard), "")
-        if guarded and row is not None and row["scope"] == "grant":
-            row = None
-        while True:
-            if changed:
-                waiting = (
-                    row is not None and row["status"] == ApprovalStatus.WAITING and row["cause"] == "changed"
-                )
-                permit = await self._ask(call, row["id"] if waiting else None, "changed", changed)
-                row = None
-            elif row is not None and (
-                row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
-                or (row["status"] == ApprovalStatus.EXPIRED and row["cause"] == CONFLICT)
-            ):
-                await self._stop_waiting()
-                permit = self._answered(call, row["id"])
-            elif row is not None and row["status"] == ApprovalStatus.WAITING:
-                permit = await self._ask(call, row["id"], row["cause"] or "permission", row["note"] or "")
-            elif repeated:
-                permit = await self._ask(call, None, "repetition", repeated)
-            elif guarded:
-                permit = await self._ask(call, None, GUARDED, guarded)
-            elif permission is Permission.ALLOW:
-                return Permit(call, True)
-            elif (granted := self._granted(call)) is not None:
-                return Permit(call, True, program=granted[1])
-            else:
-                permit = await self._ask(call, None, "permission", self._note)
-            if not permit.allowed or not permit.subject_digest or call.name not in FILE_CHANGES:
-                return permit
-            digest = await self._digest(permit.call)
-            if permit.subject_digest == digest:
-                return permit
-            if call.status is ToolCallStatus.RUNNING and await self._wrote_already(permit.call):
-                return replace(
-                    permit, subject_digest=digest
-                )  # the host died after the write; it writes the same again
-            call, changed = permit.call, FILE_CHANGED
-
-    async def permit_within(self, call: Call, question: PersonQuestion, seconds: float) -> Permit | None:
-        """As `permit` of what a tool asks, for a call that may not wait long; None: there is no answer yet.
-
-        The question waits on. Asked again, it is the same one, and so is the answer that it got meanwhile.
-        """
-        store, timeout_seconds = (
-            self._environment.store,
-            self._environment.settings.approval_timeout_seconds,
-        )
-        row = store.one(
-            "SELECT id, status, created_at FROM approvals WHERE agent_id = ? AND cause = ? AND subject_digest = ?"
-            " AND status <> ? ORDER BY commit_seq DESC LIMIT 1",
-            (self._agent.id, question.cause, question.digest, ApprovalStatus.CANCELLED),
-        )
-        if row is not None:
-            is_late = bool(timeout_seconds) and self._environment.clock.now() - row[2] > (
-                timeout_seconds or 0
-            )
-
-            def take_over(tx: Transaction) -> None:
-                tx.execute("UPDATE approvals SET tool_call_id = ? WHERE id = ?", (call.id, row[0]))
-                edited = tx.one("SELECT edited_input FROM approvals WHERE id = ?", (row[0],))[0]
-                tx.execute("UPDATE tool_calls SET edited_input = ? WHERE id = ?", (edited, call.id))
-                if row[1] == ApprovalStatus.WAITING and is_late:
-                    agents.expire_approval(tx, row[0], call.name)
-
-            await store.commit(take_over)
-            if row[1] != ApprovalStatus.WAITING or is_late:
-                return self._answered(call, row[0])
-        try:
-            async with asyncio.timeout(seconds):
-                known = row[0] if row is not None else None
-                return await self._ask(call, known, question.cause, question.note, question)
-        except TimeoutError:
-            return None
-        finally:
-            await self._stop_waiting()
-
-    async def _stop_waiting(self) -> None:
-        """Where a host died between a person's answer and what follows from it, the agent waits no more."""
-        agent_id = self._agent.id
-        row = self._environment.store.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
-        if row is not None and row[0] == AgentStatus.WAITING:
-            await self._environment.store.commit(lambda tx: agents.move(tx, agent_id, AgentStatus.WORKING))
-
-    def _repeated(self, call: Call) -> str:
-        """That an identical call ran as often as one may without a question; empty where it did not."""
-        if call.idempotent:
-            return ""
-        count = identical_runs(self._environment.store, self._agent.id, call, self._has_effects)
-        return (
-            f"the same {call.name} call, with the same input, ran {count} times already"
-            if count >= IDENTICAL_RUNS
-            else ""
-        )
-
-    def _granted(self, call: Call) -> tuple[Grant, ProgramRun | None] | None:
-        """The grant that covers a call, and what runs where it is a pattern's."""
-        environment = self._environment
-        for grant in live_grants(environment.store, environment.session_id, call.name):
-            if grant.pattern is None:
-                return grant, None
-            if call.name != "bash" or not call.arguments.keys() <= {"command", "timeout_ms"}:
-                continue
-            words = matches(grant.pattern, str(call.arguments.get("command", "")))
-            program = (
-                environment.pool.at(self._workspace).program(self._agent.id, words)
-                if words is not None
-                else None
-            )
-            if program is not None:
-                return grant, program
-        return None
-
-    @property
-    def _workspace(self) -> Path:
-        return self._environment.folder_of(self._agent.task_id)
-
-    async def _digest(self, call: Call) -> str:
-        """Digest of the file that the call would change, in its present state."""
-        if call.name not in FILE_CHANGES:
-            return ""
-        environment = self._environment
-        protected = protected_files(environment.store.path)
-        return await asyncio.to_thread(digest_of, self._workspace, call.name, call.arguments, protected)
-
-    async def _wrote_already(self, call: Call) -> bool:
-        environment = self._environment
-        protected = protected_files(environment.store.path)
-        return await asyncio.to_thread(holds_already, self._workspace, call.name, call.arguments, protected)
-
-    async def _ask(
-        self, call: Call, approval_id: str | None, cause: str, note: str, asked: PersonQuestion | None = None
-    ) -> Permit:
-        """Put a question, or the one with that id again, and wait for its answer. `asked`: what the tool asks."""
-        environment, agent = self._environment, self._agent
-        is_new = approval_id is None
-        question_id = approval_id or environment.new_id()
-        about = asked.arguments if asked is not None else call.arguments
-        question = f"{call.name} {json.dumps(environment.redact(about), ensure_ascii=False)}"
-        note = environment.redact(note)
-        digest = "" if not is_new else asked.digest if asked is not None else await self._digest(call)
-        folder = self._folder or (
-            environment.pool.at(self._workspace).shell_folder(agent.id) if call.name == "bash" else None
-        )
-
-        def put(tx: Transaction) -> None:
-            assert_mine(tx, agent.id)
-            if is_new:
-                tx.execute(
-                    "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
-                    (ToolCallStatus.PENDING, call.id, ToolCallStatus.RUNNING),
-                )
-                agents.ask_approval(
-                    tx,
-                    approval_id=question_id,
-                    agent_id=agent.id,
-                    task_id=agent.task_id,
-                    call_id=call.id,
-                    tool=call.name,
-                    question=question,
-                    cause=cause,
-                    note=note or None,
-                    folder=folder,
-                    subject_digest=digest or None,
-                )
-            what = f"a conflict of {call.name}" if cause == CONFLICT else f"wants to run {call.name}"
-            agents.move(tx, agent.id, AgentStatus.WAITING, what)
-
-        decided = environment.decisions.setdefault(question_id, asyncio.Event())
-        await environment.store.commit(put)
-        environment.live.show(agent.id, "waiting", question[:500])
-        try:
-            self._control.set_waiting(True)
-            in_time = await self._control.abandonable(self._answer(call, question_id, cause, decided))
-        finally:
-            self._control.set_waiting(False)
-            environment.decisions.pop(question_id, None)
-        granted = self._granted(call) if cause == "permission" else None
-        await environment.store.commit(
-            partial(self._settle, call=call, question_id=question_id, granted=granted, in_time=in_time)
-        )
-        permit = self._answered(call, question_id)
-        if not permit.allowed and note:
-            permit = replace(permit, reason=f"{permit.reason} ({note})")
-        return permit
-
-    async def _answer(self, call: Call, question_id: str, cause: str, decided: asyncio.Event) -> bool:
-        """Wait for a person's answer; False if none came in time. A time of 0 counts only while no person
-        watches."""
-        environment = self._environment
-        timeout_seconds = environment.settings.approval_timeout_seconds
-        while True:
-            while timeout_seconds == 0 and not decided.is_set() and environment.watched():
-                await _within(decided, PRESENCE_SECONDS)
-            if not await _within(decided, timeout_seconds):
-                return False
-            status = environment.store.one("SELECT status FROM approvals WHERE id = ?", (question_id,))[0]
-            if status != ApprovalStatus.WAITING or (
-                cause == "permission" and self._granted(call) is not None
-            ):
-                return True
-            # woken by a grant that another question was answered with, and that does not cover this call
-            decided.clear()
-
-    def _settle(
-        self,
-        tx: Transaction,
-        *,
-        call: Call,
-        question_id: str,
-        granted: tuple[Grant, ProgramRun | None] | None,
-        in_time: bool,
-    ) -> None:
-        assert_mine(tx, self._agent.id)
-        if granted is not None:
-            grant = granted[0]
-            by = f"grant {grant.id} of {grant.granted_by}"
-            if commands.decide_approval(tx, question_id, ApprovalStatus.APPROVED, by, None, scope="grant"):
-                tx.event(
-                    "approval.approved", agent_id=self._agent.id, approval=question_id, tool=call.name, by=by
-                )
-        elif not in_time:
-            agents.expire_approval(tx, question_id, call.name)
-        agents.move(tx, self._agent.id, AgentStatus.WORKING)
-
-    def _answered(self, call: Call, question_id: str) -> Permit:
-        """The stored answer of a question."""
-        row = self._environment.store.one(
-            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input, a.cause FROM approvals a"
-            " JOIN tool_calls c ON c.id = a.tool_call_id WHERE a.id = ?",
-            (question_id,),
-        )
-        status, reason, digest, scope, edited, cause = row
-        if status == ApprovalStatus.EXPIRED and cause == CONFLICT:
-            return Permit(call, True, subject_digest=digest or "")  # the tool goes on without an answer
-        if status != ApprovalStatus.APPROVED:
-            silent = "a person denied it" if status == ApprovalStatus.DENIED else "the approval timed out"
-            if cause == CONFLICT and status == ApprovalStatus.DENIED:
-                silent = "a person cancelled this merge; nothing was changed"
-            return Permit(call, False, reason or silent)
-        if edited is not None:
-            original = call.original if call.original is not None else call.arguments
-            call = replace(call, arguments=decode(edited), original=original)
-        if scope == "grant":  # it must hold still, and says what runs
-            granted = self._granted(call)
-            return (
-                Permit(call, True, program=granted[1])
-                if granted is not None
-                else Permit(call, False, "its grant was revoked")
-            )
-        return Permit(call, True, subject_digest=digest or "")
-
-
-async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
-    """Whether an event is set in time; None: wait as long as it takes."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_seconds):
-            await event.wait()
-    return event.is_set()
-
-
+_NOT_SO_ANY_MORE = {
+    SUBJECT_CHANGED: "the file changed just before it was written, after the question was answered",
+    PREMISES_CHANGED: "not run: its shell, folder or script changed after the question was answered",
+}
+"""Answers of a worker to what a person approved, and why the person is asked again."""
 _SHORTAGE = "The machine ran out of memory or of another resource while this call was running."
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
@@ -605,9 +146,21 @@ class Toolbox:
         tool, permission = environment.tools[call.name], environment.permission(call.name)
         if (lost := await self._lost_shell(call)) is not None:
             return await self._end(call, lost, ToolCallStatus.ERROR, began)
+        files = []
+        if call.name in FILE_CHANGES:
+            folder = environment.folder_of(self._agent.task_id)
+            files = await asyncio.to_thread(edited_places, folder, call.arguments)
+        show = partial(environment.live.show, self._agent.id, "waiting")
+        async with environment.file_turns.hold(files, self._agent.id, self._control, show):
+            return await self._permitted(tool, call, permission, began)
+
+    async def _permitted(self, tool: Tool, call: Call, permission: Permission, began: float) -> ToolResult:
+        """Run a call that may run, once a person has answered where one must."""
+        environment = self._environment
         changed, result, again = "", ToolResult(""), False
+        before: Premises | None = None
         for _ in range(MOST_CHANGES):
-            permit = await self._approvals.permit(call, permission, changed, result.question)
+            permit = await self._approvals.permit(call, permission, changed, result.question, before)
             call = permit.call
             if not permit.allowed:
                 refused = ToolResult(
@@ -629,9 +182,9 @@ class Toolbox:
                     return await self._end(call, _to_verify(result), ToolCallStatus.UNKNOWN, began)
             if result.question is not None:
                 continue
-            if not (result.is_error and result.content == SUBJECT_CHANGED):
+            if not (result.is_error and result.content in _NOT_SO_ANY_MORE):
                 break
-            changed = "the file changed just before it was written, after the question was answered"
+            changed, before = _NOT_SO_ANY_MORE[str(result.content)], permit.premises
         trees = environment.worktrees
         if trees is not None and not result.is_error:
             if call.name in FILE_CHANGES:
@@ -801,6 +354,7 @@ class Toolbox:
             workspace=environment.folder_of(self._agent.task_id),
             tool_call_id=str(call.id),
             subject_digest=permit.subject_digest,
+            premises=permit.premises if call.name == "bash" else None,
             program=permit.program,
         )
 

@@ -95,6 +95,11 @@ def edited_files(given: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
+def edited_places(folder: Path, given: Any) -> list[str]:
+    """The files that a call with this input writes, by their real paths."""
+    return [os.path.realpath(folder / name) for name in edited_files(given) if "\0" not in name]
+
+
 def argument_text(value: Any) -> str:
     """A text, or a command given as a list of words (`["bash", "-lc", "make"]`)."""
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
@@ -374,6 +379,9 @@ FILE_CHANGES = frozenset({"write", "edit"})
 SUBJECT_CHANGED = "[not run] The file changed after a person approved this call. Nothing was written."
 """What a worker answers that found another file than the approved one."""
 
+PREMISES_CHANGED = "[not run] What a person approved is not so any more. Nothing was run."
+"""What answers an approved command whose shell, folder or script is another one than in the question."""
+
 REFUSED = "refused"
 """In the place of a digest: the tool will refuse the path. If it leads to a file later, that is not what was
 approved."""
@@ -445,7 +453,7 @@ def digest_of(
     if target is None:
         return REFUSED
     try:
-        descriptor = _open(target, protected)
+        descriptor = open_regular(target, protected)
     except FileNotFoundError:
         return state_digest(target, None)
     except OSError:
@@ -497,7 +505,7 @@ def holds_already(
     return change.before is not None and change.before == change.after
 
 
-def _open(target: Path, protected: Protected) -> int:
+def open_regular(target: Path, protected: Protected) -> int:
     """A descriptor to read the file that bears this name now.
 
     Raises:
@@ -530,7 +538,7 @@ def _refuse(status: os.stat_result, protected: Protected) -> None:
 def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
     """The file's text, or None and why it cannot be shown (nothing where there is no file)."""
     try:
-        descriptor = _open(target, protected)
+        descriptor = open_regular(target, protected)
     except FileNotFoundError:
         return None, ""
     except OSError as error:

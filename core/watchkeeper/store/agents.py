@@ -476,19 +476,21 @@ def ask_approval(
     note: str | None = None,
     folder: str | None = None,
     subject_digest: str | None = None,
+    premises: dict[str, Any] | None = None,
 ) -> None:
     """Put a question to a person.
 
     `cause`: `permission`, `repetition`, `changed` or `conflict`; `note` says in a line why it is asked. `folder` is that
-    of the agent's shell, `subject_digest` that of the file that would change (`records.tool_inputs`).
+    of the agent's shell, `subject_digest` that of the file that would change (`records.tool_inputs`), `premises` what the
+    answer rests on (`records.premises`).
     """
     tx.execute(
         "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause,"
         " note, folder,"
-        " subject_digest, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " subject_digest, created_at, commit_seq, premises) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, cause, note, folder, subject_digest, tx.now,
-            tx.commit_seq,
+            tx.commit_seq, encode(premises) if premises is not None else None,
         ),
     )  # fmt: skip
     tx.event(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from watchkeeper.records.premises import Premises
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
 from watchkeeper.records.text import call_words
 from watchkeeper.records.tool_inputs import (
@@ -239,6 +240,8 @@ class Question:
     original: dict[str, Any]
     """The model's input."""
     sections: tuple[Section, ...]
+    difference: str
+    """What changed since the question before, if that is why it is asked again; else empty. Then it is shown alone."""
     digest: str
     """Digest of the file that would change, when this was read; empty if there is no file."""
 
@@ -336,7 +339,7 @@ _QUESTION = (
     "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id),"
     " coalesce(t.title, ''),"
     " s.workspace, a.task_id, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question,"
-    " m.content, c.position, c.status"
+    " m.content, c.position, c.status, a.premises"
     " FROM approvals a JOIN sessions s ON s.id = a.session_id LEFT JOIN agents g ON g.id = a.agent_id"
     " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id ="
     " a.agent_id"
@@ -358,7 +361,7 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
         return None
     (
         question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, task_id, folder, cause, note, of_call,
-        of_answer, question, content, position, call_status,
+        of_answer, question, content, position, call_status, premises,
     ) = row  # fmt: skip
     if status == ApprovalStatus.WAITING and call_status not in (None, "pending", "running"):
         status, reason = ApprovalStatus.CANCELLED, call_ended(call_status)
@@ -380,9 +383,14 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
             *sections,
             *(Section(f"the model asked for — {one.title}", one.text, one.language) for one in before),
         )
+    rests_on = Premises.decoded(decode_or(premises or "null", None))
+    difference = rests_on.difference if rests_on is not None else ""
+    if difference and arguments == original:
+        command = tuple(one for one in sections if one.language == "bash")
+        sections = (*command, Section("changed since the question before", difference, "diff"))
     return Question(
         question_id, session_id, ApprovalStatus(status), decided_by, reason, tool, agent, task, workspace,
-        root, folder or root, cause or "permission", note or "", arguments, original, sections, digest,
+        root, folder or root, cause or "permission", note or "", arguments, original, sections, difference, digest,
     )  # fmt: skip
 
 
@@ -392,13 +400,15 @@ def question_from_text(
 ) -> Question | None:  # fmt: skip
     """The question as its stored text alone tells it, without a look at any file; None where that is not all
     of it."""
-    if tool in FILE_CHANGES or len(question) >= 20_000:  # readers take no more of the text
+    if (
+        tool in FILE_CHANGES or cause == "changed" or len(question) >= 20_000
+    ):  # readers take no more of the text
         return None
     arguments = _input_of(None, None, tool, question)
     sections, _ = sections_of(tool, arguments, Path(workspace))
     return Question(
         approval_id, "", ApprovalStatus.WAITING, None, None, tool, agent, task, workspace, workspace,
-        folder or workspace, cause or "permission", note or "", arguments, arguments, sections, "",
+        folder or workspace, cause or "permission", note or "", arguments, arguments, sections, "", "",
     )  # fmt: skip
 
 

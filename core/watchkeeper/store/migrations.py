@@ -880,9 +880,16 @@ CREATE TABLE project_budgets (
 );
 """
 
+
+# --- Schema 11: what an answer of a person rests on ------------------------------------------------------------
+
+ELEVENTH = """
+ALTER TABLE approvals ADD COLUMN premises TEXT;
+"""
+
 _SCRIPTS = {
     "first": FIRST, "second": SECOND, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-    "eighth": EIGHTH, "ninth": NINTH, "tenth": TENTH,
+    "eighth": EIGHTH, "ninth": NINTH, "tenth": TENTH, "eleventh": ELEVENTH,
 }  # fmt: skip
 
 SCHEMA_VERSION = len(_SCRIPTS)

@@ -565,12 +565,14 @@ TABLES = (
         scope TEXT,
         cause TEXT,
         note TEXT,
-        commit_seq INTEGER
+        commit_seq INTEGER,
+        premises TEXT
         """,
         statements=("CREATE INDEX approvals_session ON approvals (session_id, status)",),
         order="coalesce(commit_seq, 0), tool_call_id, created_at",
         json={"edited_input": "object"},
-        outside=("folder",),
+        outside=("folder", "premises"),
+        local=("premises",),
     ),
     # A fork begins without any: a person allowed them for one session.
     Table(

@@ -63,7 +63,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "handoffs": _handoffs(reads, session_id),
         "budgets": _budgets(reads, session_id),
         "approvals": [
-            dict(row)
+            {name: value for name, value in dict(row).items() if name != "premises"}
             for row in reads.all(
                 "SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at, tool_call_id",
                 (session_id,),

@@ -13,8 +13,8 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.agents import loop
+from watchkeeper.agents.calls import Call, load_calls
 from watchkeeper.agents.environment import LoopSettings
-from watchkeeper.agents.toolbox import Call, load_calls
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.messages import ErrorKind, Message, ModelError, ModelRequest, Reply, Usage
 from watchkeeper.records.states import ToolCallStatus

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,14 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
-from watchkeeper.agents.toolbox import Approvals, Toolbox
+from watchkeeper.agents.approvals import Approvals
+from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.tools.workers import Child, ChildFailed
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.run_session import Asking
+from watchkeeper.store.commands import Question, load_question
+from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Presence
 
@@ -75,6 +79,14 @@ def answers(bench: Bench, *given: dict[str, Any]) -> Any:
             bench.submit(about.pop("kind", "approve"), payload={"approval": question["id"], **about})
 
     return answer
+
+
+def question_now(bench: Bench, question: dict[str, Any]) -> Question:
+    """A question as a person is shown it."""
+    with closing(sqlite3.connect(bench.path)) as connection:
+        found = load_question(connection, bench.path, question["id"])
+    assert found is not None
+    return found
 
 
 async def pause_when_asked(bench: Bench, **payload: Any) -> None:
@@ -241,7 +253,7 @@ async def test_a_session_that_somebody_watches_asks_though_its_time_out_is_zero(
 
 
 async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched_has_left(bench, monkeypatch):
-    monkeypatch.setattr("watchkeeper.agents.toolbox.PRESENCE_SECONDS", 0.01)
+    monkeypatch.setattr("watchkeeper.agents.approvals.PRESENCE_SECONDS", 0.01)
     bench.coder(writes, approval_timeout_seconds=0.0)
     presences = [Presence(bench.path, bench.session), Presence(bench.path, bench.session)]
 
@@ -555,6 +567,126 @@ async def test_an_approved_command_does_not_run_in_another_shell_than_the_one_it
     assert not list(bench.workspace.rglob("HERE"))
     assert (bench.workspace / "AGAIN").exists()
     assert "[not run] Your shell was restarted" in bench.tasks()["a"]["result"]
+
+
+async def test_an_approved_command_asks_again_if_its_script_changed_and_shows_the_difference_alone(bench):
+    script = bench.workspace / "check.sh"
+    script.write_text("echo one\necho harmless\n")
+    bench.coder(shell("sh ./check.sh"))
+    texts: list[str] = []
+
+    def swap(question: dict[str, Any]) -> None:
+        script.write_text("echo one\ntouch HARM\n")
+
+    def look(question: dict[str, Any]) -> None:
+        found = question_now(bench, question)
+        texts.extend(found.lines())
+
+    await bench.run_while(answers(bench, {"before": swap}, {"kind": "deny", "before": look}))
+    assert not (bench.workspace / "HARM").exists()
+    assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "changed"]
+    text = "\n".join(texts)
+    assert "since the question was asked, check.sh changed" in text
+    assert "  -echo harmless" in text
+    assert "  +touch HARM" in text
+
+
+async def test_an_approved_command_runs_once_its_changed_script_is_approved_too(bench):
+    script = bench.workspace / "check.sh"
+    script.write_text("echo one > out")
+    bench.coder(shell("sh check.sh"))
+    await bench.run_while(
+        answers(bench, {"before": lambda question: script.write_text("echo two > out")}, {})
+    )
+    assert (bench.workspace / "out").read_text() == "two\n"
+    assert len(bench.state["approvals"]) == 2
+
+
+async def test_a_script_that_is_made_after_the_question_is_asked_about(bench):
+    bench.coder(shell("python3 gen.py"))
+    script = bench.workspace / "gen.py"
+    await bench.run_while(
+        answers(bench, {"before": lambda question: script.write_text("open('HARM', 'w')")}, {"kind": "deny"})
+    )
+    assert not (bench.workspace / "HARM").exists()
+
+
+async def test_a_script_that_changes_after_the_last_look_of_the_host_does_not_run(bench, monkeypatch):
+    script = bench.workspace / "check.sh"
+    script.write_text("true")
+    dies = iter([True])
+
+    def reached(point: str) -> None:
+        if point == "tool.before_run" and next(dies, False):
+            script.write_text("touch HARM")
+
+    monkeypatch.setattr("watchkeeper.agents.toolbox.reach", reached)
+    bench.coder(shell("sh check.sh"))
+    await bench.run_while(answers(bench, {}, {"kind": "deny"}))
+    assert not (bench.workspace / "HARM").exists()
+    assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "changed"]
+
+
+async def test_an_approved_command_does_not_run_in_another_folder_than_the_one_it_was_asked_for(bench):
+    folder = bench.workspace / "sub"
+    folder.mkdir()
+    bench.coder(shell("cd sub", "touch HERE"))
+    await bench.run_while(
+        answers(
+            bench, {}, {"before": lambda question: folder.rename(bench.workspace / "moved")}, {"kind": "deny"}
+        )
+    )
+    assert not list(bench.workspace.rglob("HERE"))
+    note = bench.state["approvals"][-1]["note"]
+    assert f"the folder was {folder} and is {bench.workspace / 'moved'} now" in note
+
+
+async def test_a_file_asked_about_again_shows_what_others_changed_in_it_and_nothing_else(bench, note):
+    note.write_text("first\n")
+    bench.coder(replies([("write", {"file_path": "note.txt", "content": "hello"})]))
+    texts: list[str] = []
+
+    def look(question: dict[str, Any]) -> None:
+        found = question_now(bench, question)
+        texts.extend(one.text for one in found.sections)
+
+    await bench.run_while(
+        answers(bench, {"before": lambda question: note.write_text("first\nsecond\n")}, {"before": look})
+    )
+    [text] = texts
+    assert "+second" in text
+    assert "hello" not in text
+    assert note.read_text() == "hello"
+
+
+async def test_a_write_of_another_agent_waits_for_the_question_about_that_file(bench, note):
+    """So the question does not repeat, and the file is what the person was shown until the answer."""
+    note.write_text("first")
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request):
+            return [said("done")]
+        edit = {"file_path": "note.txt", "old_string": "first", "new_string": "second"}
+        return [call("edit", edit, "e") if name == "a" else call("write", writing, "w")]
+
+    writing = {"file_path": "note.txt", "content": "other"}
+    both = [task("a", role="coder"), task("b", role="coder")]
+    bench.start(PlannedRun(both, work), approval_timeout_seconds=None)
+
+    def look(question: dict[str, Any]) -> None:
+        assert [one["status"] for one in bench.state["approvals"]].count("waiting") == 1
+
+    async def answer() -> None:
+        await bench.until(
+            lambda state: bench.query(
+                "SELECT 1 FROM live WHERE detail LIKE 'note.txt: a question of another%'"
+            )
+        )
+        await answers(bench, {"before": look}, {"before": look})()
+
+    await bench.run_while(answer)
+    assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "permission"]
+    assert {status for status, _ in calls_of(bench, "write") + calls_of(bench, "edit")} <= {"done", "error"}
 
 
 @pytest.mark.parametrize("point", ["question", "approved"])

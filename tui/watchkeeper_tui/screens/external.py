@@ -59,7 +59,7 @@ def question_of(asked: ExternalQuestion, session: ExternalSession | None) -> Que
     note = "it waits in its terminal too; the first answer counts"
     return Question(
         asked.id, asked.session_id, ApprovalStatus.WAITING, None, None, asked.tool, agent, "", folder, folder,
-        folder, EXTERNAL, note, dict(asked.input), dict(asked.input), tuple(sections(asked)), "",
+        folder, EXTERNAL, note, dict(asked.input), dict(asked.input), tuple(sections(asked)), "", "",
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from watchkeeper.agents import agent_state, backends, roles
 from watchkeeper.agents.agent_state import RunResult, TaskOutcome, note_budget, write_ending
+from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.backends import (
     AgentBackend,
     BackendFailed,
@@ -42,15 +43,16 @@ from watchkeeper.agents.backends import (
 )
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
+from watchkeeper.agents.calls import Call, assert_mine
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import Admission, AgentControl, AgentStopped, Interrupted
-from watchkeeper.agents.toolbox import Approvals, Call, assert_mine
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.models.failures import limit_wait_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.tool_inputs import edited_places
 from watchkeeper.records.usage_limits import limit_end, usage_limit
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent, ProgramSession, ProgramTurn
@@ -905,7 +907,11 @@ class ProgramLoop:
         )
         # The answer to one question is not that to the next about the same call, such as to run it without a sandbox.
         again = call.asked and permission is not Permission.ALLOW
-        permit = await approvals.permit(asked, permission, (note or ASKED_AGAIN) if again else "")
+        folder = environment.folder_of(self._agent.task_id)
+        files = await asyncio.to_thread(edited_places, folder, asked.arguments)
+        show = partial(environment.live.show, self._agent.id, "waiting")
+        async with environment.file_turns.hold(files, self._agent.id, self._control, show):
+            permit = await approvals.permit(asked, permission, (note or ASKED_AGAIN) if again else "")
         call.asked = True
         await self._store.commit(partial(self._note_answer, call=call))
         if not permit.allowed:

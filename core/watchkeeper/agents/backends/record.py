@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents.agent_state import Snapshot
 from watchkeeper.agents.backends import ToolBegin, UsageReport, child_call
+from watchkeeper.agents.calls import assert_mine
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.toolbox import assert_mine
 from watchkeeper.models.registry import logged_price
 from watchkeeper.records.messages import (
     Block,

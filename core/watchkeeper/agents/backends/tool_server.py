@@ -16,10 +16,12 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.backends import MemoryServer
+from watchkeeper.agents.calls import Call, assert_mine
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl, AgentStopped, Interrupted
-from watchkeeper.agents.toolbox import MOST_CHANGES, Approvals, Call, assert_mine
+from watchkeeper.agents.toolbox import MOST_CHANGES
 from watchkeeper.agents.tools.contract import (
     OutsideTool,
     Permission,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from watchkeeper.records.messages import Block, ToolSpec
 
 if TYPE_CHECKING:
+    from watchkeeper.records.premises import Premises
     from watchkeeper.store.transaction import Transaction
 
 
@@ -60,6 +61,8 @@ class ToolContext:
     subject_digest: str = ""
     """Digest of the file whose change a person approved (see `records.tool_inputs`); the tool changes
     no other. For a call that asked a `PersonQuestion`: the digest of the one that was answered."""
+    premises: Premises | None = None
+    """For `bash`: what a person's answer rests on. If it is not so any more, the tool does not run the command."""
     program: ProgramRun | None = None
     """For `bash`: run this program outside the shell, instead of the command."""
 

@@ -118,21 +118,25 @@ def descendants(pid: int) -> list[int]:
 
 
 def folder_of_shell(worker_pid: int) -> str | None:
-    """The folder of the shell that a worker started: its first child named bash; None where the system cannot
-    tell."""
+    """The folder of the shell that a worker started; None where the system cannot tell."""
+    shell = shell_of(worker_pid)
+    try:
+        folder = os.readlink(f"/proc/{shell}/cwd") if shell is not None else None
+    except OSError:
+        return None
+    return folder if folder is not None and os.path.isdir(folder) else None
+
+
+def shell_of(worker_pid: int) -> int | None:
+    """The process of the shell that a worker started: its first child named bash; None where there is none, or the
+    system cannot tell."""
     if sys.platform != "linux":
         return None
     children = sorted(_children_of(worker_pid))
     # A worker in a PID namespace is the child of the process that made the namespace for it.
     inside = [pid for child in children if _leads_namespace(child) for pid in sorted(_children_of(child))]
     shells = [pid for pid in (*children, *inside) if _file_of(pid, "comm").strip() == b"bash"]
-    if not shells:
-        return None
-    try:
-        folder = os.readlink(f"/proc/{shells[0]}/cwd")
-    except OSError:
-        return None
-    return folder if os.path.isdir(folder) else None
+    return shells[0] if shells else None
 
 
 def _leads_namespace(pid: int) -> bool:

@@ -49,6 +49,7 @@ from watchkeeper.agents.tools.processes import (
 )
 from watchkeeper.records.errors import RETRY_SECONDS, HostFault, as_record, host_fault, raising_host_faults
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
+from watchkeeper.records.tool_inputs import PREMISES_CHANGED
 
 if TYPE_CHECKING:
     from anthropic.lib.tools.agent_toolset import BashSession
@@ -104,6 +105,8 @@ class Shell:
             return fault, True
         if not self._workspace.is_dir():
             return f"bash: the workspace {self._workspace} is gone", True
+        if not self._holds(request.get("premises")):
+            return PREMISES_CHANGED, True
         if self._session is None:
             from anthropic.lib.tools.agent_toolset import BashSession
 
@@ -131,6 +134,17 @@ class Shell:
         if code:
             return f"{output}\n[exit code {code}]".lstrip("\n"), True
         return output or "[no output]", False
+
+    def _holds(self, premises: Any) -> bool:
+        """Whether a command would run where, and with the files, that a person approved."""
+        if not isinstance(premises, dict):
+            return True
+        from watchkeeper.records.premises import file_digest
+
+        here = _folder_of(self._session) if self._session is not None else None
+        return (here is None or here == premises["folder"]) and all(
+            file_digest(path) == digest for path, digest in premises["files"].items()
+        )
 
     async def _run_program(self, program: dict[str, Any]) -> tuple[str, bool]:
         """Run one program with the environment that the shell began with: nothing that the shell defined

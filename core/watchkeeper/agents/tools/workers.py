@@ -35,11 +35,18 @@ from watchkeeper.agents.tools.contract import (
     shorten_content,
 )
 from watchkeeper.agents.tools.folder import LIST_FOLDER
-from watchkeeper.agents.tools.processes import folder_of_shell, kill_group, kill_tree, worker_environment
+from watchkeeper.agents.tools.processes import (
+    folder_of_shell,
+    kill_group,
+    kill_tree,
+    shell_of,
+    start_ticks,
+    worker_environment,
+)
 from watchkeeper.records.errors import HostFault, from_record, host_fault, message_of, shortage_in
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.redact import MARK
-from watchkeeper.records.tool_inputs import program_path
+from watchkeeper.records.tool_inputs import PREMISES_CHANGED, program_path
 from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
 from watchkeeper.store.place import Place
@@ -459,6 +466,9 @@ class WorkerPool:
             lost = await self.take_lost_shell(context.agent_id)
             if lost is not None and not arguments.get("restart"):
                 return lost
+            premises = context.premises
+            if premises is not None and premises.shell != self.shell_identity(context.agent_id):
+                return ToolResult(PREMISES_CHANGED, is_error=True)
             try:
                 child = shell.child
                 if child is None:
@@ -509,6 +519,14 @@ class WorkerPool:
             return str(self._workspace)
         return folder_of_shell(shell.child.pid)
 
+    def shell_identity(self, agent_id: str) -> str:
+        """Which process the agent's shell is; empty where it has none."""
+        shell = self._shells.get(agent_id)
+        if shell is None or shell.child is None or not shell.child.alive:
+            return ""
+        process = shell_of(shell.child.pid)
+        return f"{process} {start_ticks(process)}" if process is not None else ""
+
     def program(self, agent_id: str, words: Sequence[str]) -> ProgramRun | None:
         """What a command of these words would run outside the agent's shell, in its folder; None where that
         is not certain."""
@@ -554,6 +572,9 @@ class WorkerPool:
         request: dict[str, Any] = {"tool": name, "arguments": dict(arguments), "agent": context.agent_id}
         if context.subject_digest:
             request["subject_digest"] = context.subject_digest
+        if context.premises is not None:
+            files = {path: state.digest for path, state in context.premises.files.items()}
+            request["premises"] = {"folder": context.premises.folder, "files": files}
         if context.program is not None:
             run = context.program
             request["program"] = {"path": run.path, "words": list(run.words), "folder": run.folder}

@@ -1,0 +1,462 @@
+"""Whether a call may run: permissions, grants, questions.
+
+Repeated calls ask too. An answer is stored before it is used, so a crash loses no answer and repeats no question. An input
+that a person edited replaces the model's.
+
+An answer holds for what the person was shown, in the state in which it was shown (`records.premises`). If that is not so any
+more when the call is to run, the call does not run, and the agent asks again with the difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from watchkeeper.agents.calls import IDENTICAL_RUNS, Call, assert_mine, identical_runs
+from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import AgentControl
+from watchkeeper.agents.tools.contract import (
+    Permission,
+    PersonQuestion,
+    ProgramRun,
+)
+from watchkeeper.records.premises import ABSENT, Premises, command_files, read_files
+from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.tool_inputs import (
+    FILE_CHANGES,
+    command_of,
+    digest_of,
+    edited_files,
+    holds_already,
+    matches,
+    written_paths,
+)
+from watchkeeper.store import agents, commands
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.commands import (
+    CONFLICT,
+    GUARDED,
+    PROGRAM_CHANGES,
+    Grant,
+    live_grants,
+    unified_diff,
+)
+from watchkeeper.store.database import protected_files
+from watchkeeper.store.driver import decode
+from watchkeeper.store.transaction import Transaction
+
+PRESENCE_SECONDS = 1.0
+"""How soon a host that denies unwatched questions learns that the last who watched has left."""
+
+FILE_CHANGED = "the file changed after the question was asked; this is what changed in it since"
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What came of it."""
+
+    call: Call
+    """With the input that is to run."""
+    allowed: bool
+    reason: str = ""
+    """Why it is denied."""
+    subject_digest: str = ""
+    """Digest of the file whose change a person approved; empty if none did."""
+    premises: Premises | None = None
+    """What a person's answer rests on; None if no person answered, or the call has none."""
+    program: ProgramRun | None = None
+    """For a command that a pattern allowed: what runs."""
+
+
+class Approvals:
+    """Decides for the calls of one agent."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        agent: Agent,
+        control: AgentControl,
+        has_effects: Callable[[str], bool],
+        *,
+        note: str = "",
+        folder: str | None = None,
+    ) -> None:
+        """`has_effects` says whether a tool may change something outside the database. `note` and `folder` are what an
+        agent program says of its own question."""
+        self._environment = environment
+        self._agent = agent
+        self._control = control
+        self._has_effects = has_effects
+        self._note = note
+        self._folder = folder
+
+    async def permit(
+        self,
+        call: Call,
+        permission: Permission,
+        changed: str = "",
+        question: PersonQuestion | None = None,
+        before: Premises | None = None,
+    ) -> Permit:
+        """Decide, and wait for a person where one must. `permission` is not DENY.
+
+        `changed`: why an answer that was given does not count any more; empty where it does. `before`: what that answer
+        rested on. `question`: what the tool itself asks.
+        """
+        if question is not None:
+            return await self._ask(call, None, question.cause, question.note, question)
+        store = self._environment.store
+        row = store.one(
+            "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY"
+            " coalesce(commit_seq, 0) DESC LIMIT 1",
+            (call.id,),
+        )
+        if row is not None and row["scope"] == "grant" and self._granted(call) is None:
+            # the grant that answered was revoked before the call ran, or is one of the session that was
+            # forked
+            row = None
+        repeated = self._repeated(call)
+        paths = written_paths(self._workspace, call.arguments)
+        refused_paths = [one for one in paths if not self._environment.is_path_granted(one.name)]
+        if paths and not refused_paths and call.name in (*FILE_CHANGES, PROGRAM_CHANGES):
+            permission = Permission.ALLOW
+        guarded = next((one.guard for one in refused_paths if one.guard), "")
+        if guarded and row is not None and row["scope"] == "grant":
+            row = None
+        while True:
+            if changed:
+                waiting = (
+                    row is not None and row["status"] == ApprovalStatus.WAITING and row["cause"] == "changed"
+                )
+                permit = await self._ask(
+                    call, row["id"] if waiting else None, "changed", changed, before=before
+                )
+                row = None
+            elif row is not None and (
+                row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
+                or (row["status"] == ApprovalStatus.EXPIRED and row["cause"] == CONFLICT)
+            ):
+                await self._stop_waiting()
+                permit = self._answered(call, row["id"])
+            elif row is not None and row["status"] == ApprovalStatus.WAITING:
+                permit = await self._ask(call, row["id"], row["cause"] or "permission", row["note"] or "")
+            elif repeated:
+                permit = await self._ask(call, None, "repetition", repeated)
+            elif guarded:
+                permit = await self._ask(call, None, GUARDED, guarded)
+            elif permission is Permission.ALLOW:
+                return Permit(call, True)
+            elif (granted := self._granted(call)) is not None:
+                return Permit(call, True, program=granted[1])
+            else:
+                permit = await self._ask(call, None, "permission", self._note)
+            if not permit.allowed:
+                return permit
+            if call.name in FILE_CHANGES:
+                digest = await self._digest(permit.call)
+                if permit.subject_digest in ("", digest):
+                    return permit
+                if call.status is ToolCallStatus.RUNNING and await self._wrote_already(permit.call):
+                    return replace(
+                        permit, subject_digest=digest
+                    )  # the host died after the write; it writes the same again
+                changed = FILE_CHANGED
+            elif permit.premises is None or not (
+                changed := change_of(permit.premises, await self._premises(permit.call), self._workspace)
+            ):
+                return permit
+            call, before = permit.call, permit.premises
+
+    async def permit_within(self, call: Call, question: PersonQuestion, seconds: float) -> Permit | None:
+        """As `permit` of what a tool asks, for a call that may not wait long; None: there is no answer yet.
+
+        The question waits on. Asked again, it is the same one, and so is the answer that it got meanwhile.
+        """
+        store, timeout_seconds = (
+            self._environment.store,
+            self._environment.settings.approval_timeout_seconds,
+        )
+        row = store.one(
+            "SELECT id, status, created_at FROM approvals WHERE agent_id = ? AND cause = ? AND subject_digest = ?"
+            " AND status <> ? ORDER BY commit_seq DESC LIMIT 1",
+            (self._agent.id, question.cause, question.digest, ApprovalStatus.CANCELLED),
+        )
+        if row is not None:
+            is_late = bool(timeout_seconds) and self._environment.clock.now() - row[2] > (
+                timeout_seconds or 0
+            )
+
+            def take_over(tx: Transaction) -> None:
+                tx.execute("UPDATE approvals SET tool_call_id = ? WHERE id = ?", (call.id, row[0]))
+                edited = tx.one("SELECT edited_input FROM approvals WHERE id = ?", (row[0],))[0]
+                tx.execute("UPDATE tool_calls SET edited_input = ? WHERE id = ?", (edited, call.id))
+                if row[1] == ApprovalStatus.WAITING and is_late:
+                    agents.expire_approval(tx, row[0], call.name)
+
+            await store.commit(take_over)
+            if row[1] != ApprovalStatus.WAITING or is_late:
+                return self._answered(call, row[0])
+        try:
+            async with asyncio.timeout(seconds):
+                known = row[0] if row is not None else None
+                return await self._ask(call, known, question.cause, question.note, question)
+        except TimeoutError:
+            return None
+        finally:
+            await self._stop_waiting()
+
+    async def _stop_waiting(self) -> None:
+        """Where a host died between a person's answer and what follows from it, the agent waits no more."""
+        agent_id = self._agent.id
+        row = self._environment.store.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
+        if row is not None and row[0] == AgentStatus.WAITING:
+            await self._environment.store.commit(lambda tx: agents.move(tx, agent_id, AgentStatus.WORKING))
+
+    def _repeated(self, call: Call) -> str:
+        """That an identical call ran as often as one may without a question; empty where it did not."""
+        if call.idempotent:
+            return ""
+        count = identical_runs(self._environment.store, self._agent.id, call, self._has_effects)
+        return (
+            f"the same {call.name} call, with the same input, ran {count} times already"
+            if count >= IDENTICAL_RUNS
+            else ""
+        )
+
+    def _granted(self, call: Call) -> tuple[Grant, ProgramRun | None] | None:
+        """The grant that covers a call, and what runs where it is a pattern's."""
+        environment = self._environment
+        for grant in live_grants(environment.store, environment.session_id, call.name):
+            if grant.pattern is None:
+                return grant, None
+            if call.name != "bash" or not call.arguments.keys() <= {"command", "timeout_ms"}:
+                continue
+            words = matches(grant.pattern, str(call.arguments.get("command", "")))
+            program = (
+                environment.pool.at(self._workspace).program(self._agent.id, words)
+                if words is not None
+                else None
+            )
+            if program is not None:
+                return grant, program
+        return None
+
+    @property
+    def _workspace(self) -> Path:
+        return self._environment.folder_of(self._agent.task_id)
+
+    async def _digest(self, call: Call) -> str:
+        """Digest of the file that the call would change, in its present state."""
+        if call.name not in FILE_CHANGES:
+            return ""
+        environment = self._environment
+        protected = protected_files(environment.store.path)
+        return await asyncio.to_thread(digest_of, self._workspace, call.name, call.arguments, protected)
+
+    async def _premises(self, call: Call) -> Premises:
+        """What an answer about the call rests on, as it is now."""
+        environment, folder, shell = self._environment, self._folder, None
+        workspace = self._workspace
+        command = command_of(call.arguments)
+        if call.name == "bash" and folder is None:
+            pool = environment.pool.at(workspace)
+            folder, shell = pool.shell_folder(self._agent.id), pool.shell_identity(self._agent.id)
+        protected = protected_files(environment.store.path)
+
+        def read() -> Premises:
+            if command:
+                names = command_files(command, folder or str(workspace), str(workspace))
+            else:
+                names = [os.path.normpath(workspace / one) for one in edited_files(call.arguments)]
+            return Premises(folder, shell, read_files(names, environment.redact, protected))
+
+        return await asyncio.to_thread(read)
+
+    async def _wrote_already(self, call: Call) -> bool:
+        environment = self._environment
+        protected = protected_files(environment.store.path)
+        return await asyncio.to_thread(holds_already, self._workspace, call.name, call.arguments, protected)
+
+    async def _ask(
+        self,
+        call: Call,
+        approval_id: str | None,
+        cause: str,
+        note: str,
+        asked: PersonQuestion | None = None,
+        before: Premises | None = None,
+    ) -> Permit:
+        """Put a question, or the one with that id again, and wait for its answer. `asked`: what the tool asks. `before`:
+        what the answer rested on that does not count any more."""
+        environment, agent = self._environment, self._agent
+        is_new = approval_id is None
+        question_id = approval_id or environment.new_id()
+        about = asked.arguments if asked is not None else call.arguments
+        question = f"{call.name} {json.dumps(environment.redact(about), ensure_ascii=False)}"
+        note = environment.redact(note)
+        digest = "" if not is_new else asked.digest if asked is not None else await self._digest(call)
+        premises: Premises | None = None
+        if is_new and asked is None:
+            premises = await self._premises(call)
+            if before is not None:
+                premises = replace(premises, difference=difference_of(before, premises, self._workspace))
+
+        def put(tx: Transaction) -> None:
+            assert_mine(tx, agent.id)
+            if is_new:
+                tx.execute(
+                    "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
+                    (ToolCallStatus.PENDING, call.id, ToolCallStatus.RUNNING),
+                )
+                agents.ask_approval(
+                    tx,
+                    approval_id=question_id,
+                    agent_id=agent.id,
+                    task_id=agent.task_id,
+                    call_id=call.id,
+                    tool=call.name,
+                    question=question,
+                    cause=cause,
+                    note=note or None,
+                    folder=premises.folder if premises is not None else self._folder,
+                    subject_digest=digest or None,
+                    premises=premises.encoded() if premises is not None else None,
+                )
+            what = f"a conflict of {call.name}" if cause == CONFLICT else f"wants to run {call.name}"
+            agents.move(tx, agent.id, AgentStatus.WAITING, what)
+
+        decided = environment.decisions.setdefault(question_id, asyncio.Event())
+        await environment.store.commit(put)
+        environment.live.show(agent.id, "waiting", question[:500])
+        try:
+            self._control.set_waiting(True)
+            in_time = await self._control.abandonable(self._answer(call, question_id, cause, decided))
+        finally:
+            self._control.set_waiting(False)
+            environment.decisions.pop(question_id, None)
+        granted = self._granted(call) if cause == "permission" else None
+        await environment.store.commit(
+            partial(self._settle, call=call, question_id=question_id, granted=granted, in_time=in_time)
+        )
+        permit = self._answered(call, question_id)
+        if not permit.allowed and note:
+            permit = replace(permit, reason=f"{permit.reason} ({note})")
+        return permit
+
+    async def _answer(self, call: Call, question_id: str, cause: str, decided: asyncio.Event) -> bool:
+        """Wait for a person's answer; False if none came in time. A time of 0 counts only while no person
+        watches."""
+        environment = self._environment
+        timeout_seconds = environment.settings.approval_timeout_seconds
+        while True:
+            while timeout_seconds == 0 and not decided.is_set() and environment.watched():
+                await _within(decided, PRESENCE_SECONDS)
+            if not await _within(decided, timeout_seconds):
+                return False
+            status = environment.store.one("SELECT status FROM approvals WHERE id = ?", (question_id,))[0]
+            if status != ApprovalStatus.WAITING or (
+                cause == "permission" and self._granted(call) is not None
+            ):
+                return True
+            # woken by a grant that another question was answered with, and that does not cover this call
+            decided.clear()
+
+    def _settle(
+        self,
+        tx: Transaction,
+        *,
+        call: Call,
+        question_id: str,
+        granted: tuple[Grant, ProgramRun | None] | None,
+        in_time: bool,
+    ) -> None:
+        assert_mine(tx, self._agent.id)
+        if granted is not None:
+            grant = granted[0]
+            by = f"grant {grant.id} of {grant.granted_by}"
+            if commands.decide_approval(tx, question_id, ApprovalStatus.APPROVED, by, None, scope="grant"):
+                tx.event(
+                    "approval.approved", agent_id=self._agent.id, approval=question_id, tool=call.name, by=by
+                )
+        elif not in_time:
+            agents.expire_approval(tx, question_id, call.name)
+        agents.move(tx, self._agent.id, AgentStatus.WORKING)
+
+    def _answered(self, call: Call, question_id: str) -> Permit:
+        """The stored answer of a question."""
+        row = self._environment.store.one(
+            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input, a.cause, a.premises FROM approvals a"
+            " JOIN tool_calls c ON c.id = a.tool_call_id WHERE a.id = ?",
+            (question_id,),
+        )
+        status, reason, digest, scope, edited, cause, premises = row
+        if status == ApprovalStatus.EXPIRED and cause == CONFLICT:
+            return Permit(call, True, subject_digest=digest or "")  # the tool goes on without an answer
+        if status != ApprovalStatus.APPROVED:
+            silent = "a person denied it" if status == ApprovalStatus.DENIED else "the approval timed out"
+            if cause == CONFLICT and status == ApprovalStatus.DENIED:
+                silent = "a person cancelled this merge; nothing was changed"
+            return Permit(call, False, reason or silent)
+        if edited is not None:
+            original = call.original if call.original is not None else call.arguments
+            call = replace(call, arguments=decode(edited), original=original)
+        if scope == "grant":  # it must hold still, and says what runs
+            granted = self._granted(call)
+            return (
+                Permit(call, True, program=granted[1])
+                if granted is not None
+                else Permit(call, False, "its grant was revoked")
+            )
+        rests_on = Premises.decoded(decode(premises)) if premises is not None else None
+        return Permit(call, True, subject_digest=digest or "", premises=rests_on)
+
+
+def change_of(before: Premises, now: Premises, workspace: Path) -> str:
+    """In a line, what is not so any more of what an answer rests on; empty if all of it is, and if the shell has ended:
+    `WorkerPool.run_shell` answers that."""
+    if before.shell and not now.shell:
+        return ""
+    parts = []
+    if before.folder != now.folder:
+        parts.append(f"the folder was {before.folder or 'unknown'} and is {now.folder or 'unknown'} now")
+    if before.shell != now.shell:
+        parts.append("the shell is another one")
+    parts += [f"{_name(path, workspace)} changed" for path in before.changed_files(now)]
+    return f"not run: since the question was asked, {', '.join(parts)}" if parts else ""
+
+
+def difference_of(before: Premises, now: Premises, workspace: Path) -> str:
+    """The whole difference, a part after the other; empty if there is none that can be shown."""
+    parts = []
+    if before.folder != now.folder:
+        parts.append(f"folder: {before.folder or 'unknown'} → {now.folder or 'unknown'}")
+    if before.shell != now.shell:
+        parts.append("shell: the one of the question ended; its variables and background jobs are gone")
+    for path in before.changed_files(now):
+        name, old, new = _name(path, workspace), before.files[path], now.files[path]
+        if old.text is None or new.text is None:
+            parts.append(f"{name}: its bytes changed; they cannot be shown as a difference")
+        elif old.text == new.text:
+            parts.append(f"{name}: it leads to another file than before")
+        else:
+            parts.append(unified_diff(None if old.digest == ABSENT else old.text, new.text, name))
+    return "\n".join(parts)
+
+
+def _name(path: str, workspace: Path) -> str:
+    inside = os.path.relpath(path, workspace)
+    return path if inside.startswith("..") else inside
+
+
+async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
+    """Whether an event is set in time; None: wait as long as it takes."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_seconds):
+            await event.wait()
+    return event.is_set()
