@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import math
 import os
 import socket
 import struct
@@ -41,8 +40,6 @@ _holding = threading.Lock()
 
 LAPSE_SECONDS = 0.05
 """How often a lease on a server is asked for that a killed host holds."""
-EXTEND_SECONDS = 2.5
-"""After so long without a commit that extends it, or a third of its time, a lease on a server is extended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +94,6 @@ class Lease:
         self._released = False
         self.epoch: int | None = None
         """The epoch that began with the lease, where taking it began one."""
-        self.extended_at = math.inf
-        """The monotonic time since which it is at least as new; a lock does not lapse."""
 
     @classmethod
     def acquire(cls, database_path: Place, session_id: str) -> Lease:
@@ -135,8 +130,8 @@ class Lease:
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
 
-    def extended(self, at: float) -> None:
-        """A commit that was sent at this monotonic time has extended the lease."""
+    def fenced(self, epoch: int) -> None:
+        """From now on a host's commits at this epoch extend the lease."""
 
     def release(self) -> None:
         """Give the lease up."""
@@ -151,8 +146,7 @@ class Lease:
 class ServerLease(Lease):
     """The lease of a session on PostgreSQL: `sessions.lease_until`, by the clock of the server.
 
-    A host's commits extend it. A thread does so while there are none, whatever keeps the host from committing: it is
-    starting, or reads a large session. Once the lease has lapsed, only a commit may extend it, which asks for the epoch.
+    A thread extends it until a host does so with its commits (`fenced`).
     """
 
     def __init__(self, url: DatabaseUrl, session_id: str) -> None:
@@ -161,12 +155,12 @@ class ServerLease(Lease):
         self._session_id = session_id
         self._connection = postgres.connect(url)
         self._ended = threading.Event()
+        self._is_fenced = False
         me, deadline = (
             (os.getpid(), socket.gethostname(), session_id),
             time.monotonic() + postgres.lease_seconds(),
         )
         while True:
-            self.extended_at = time.monotonic()
             taken = self._connection.execute(postgres.TAKE_LEASE, me).fetchone()
             holder = None if taken else server_holder(self._connection, session_id)
             if holder is None or not holder.has_ended or time.monotonic() > deadline:
@@ -188,8 +182,9 @@ class ServerLease(Lease):
     def free_reserve(self) -> None:
         """Nothing."""
 
-    def extended(self, at: float) -> None:
-        self.extended_at = max(self.extended_at, at)
+    def fenced(self, epoch: int) -> None:
+        self._is_fenced = True
+        self.epoch = epoch
 
     def release(self) -> None:
         from watchkeeper.store import postgres
@@ -201,30 +196,13 @@ class ServerLease(Lease):
         """Extend the lease until it is given up. This thread alone uses the connection from now on."""
         from watchkeeper.store import postgres
 
-        self._extend()
+        while not self._ended.wait(postgres.lease_seconds() / 3):
+            if not self._is_fenced:
+                with contextlib.suppress(Exception):  # tried again; at the worst it lapses
+                    self._connection.execute(postgres.EXTEND_LEASE, (self._session_id, self.epoch or 0))
         with contextlib.suppress(Exception):  # it lapses by itself
             self._connection.execute(postgres.RELEASE_LEASE, (self._session_id, self.epoch or 0))
         self._connection.close()
-
-    def _extend(self) -> None:
-        from watchkeeper.store import postgres
-
-        period = min(EXTEND_SECONDS, postgres.lease_seconds() / 3)
-        wait_seconds = period
-        while not self._ended.wait(wait_seconds):
-            began = time.monotonic()
-            wait_seconds = self.extended_at + period - began
-            if wait_seconds > 0:
-                continue  # a commit has extended it
-            wait_seconds = period
-            try:
-                values = (self._session_id, self.epoch or 0)
-                extends = self._connection.execute(postgres.EXTEND_LEASE, values).rowcount > 0
-            except Exception:
-                wait_seconds = period / 4  # the server is away: at the worst it lapses
-                continue
-            if extends:
-                self.extended(began)
 
 
 def server_holder(connection: Any, session_id: str) -> LeaseHolder | None:

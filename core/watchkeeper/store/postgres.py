@@ -97,10 +97,7 @@ TAKE_LEASE = (
     "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ?,"
     f" lease_until = {_UNTIL} WHERE id = ? AND (lease_until IS NULL OR lease_until < {_NOW}) RETURNING lease_epoch"
 )
-EXTEND_LEASE = (
-    f"UPDATE sessions SET lease_until = {_UNTIL} WHERE id = ? AND lease_epoch = ?"
-    f" AND (lease_until IS NULL OR lease_until >= {_NOW})"
-)
+EXTEND_LEASE = f"UPDATE sessions SET lease_until = {_UNTIL} WHERE id = ? AND lease_epoch = ?"
 RELEASE_LEASE = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ?"
 LEASE_HOLDER = f"SELECT host_pid, host_name FROM sessions WHERE id = ? AND lease_until >= {_NOW}"
 LEASE_HOLDERS = f"SELECT id, host_pid, host_name FROM sessions WHERE id {IN_LIST} AND lease_until >= {_NOW}"

@@ -5,6 +5,7 @@ commits them through the writer and reads beside it.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,6 +147,8 @@ class Transaction:
 
 T = TypeVar("T")
 
+EXTEND_SECONDS = 2.5
+"""After so long without a commit, or a third of its time, a lease on a server is extended by one that writes nothing."""
 LEASE_MARGIN = 0.3
 """The part of a lease before whose end a host stops that could not extend it."""
 
@@ -164,10 +167,15 @@ class SessionStore(Queries):
         self.epoch = epoch
         self.writer = writer
         self.lost: LeaseLost | None = None
+        self._extended_at = time.monotonic()
+        """When the last commit that was acknowledged began: the lease is at least as new."""
         self._lease = lease
         self._clock = clock
         super().__init__(database.open_readonly(path), path)
         self.connection.row_factory = sqlite3.Row
+        self._ended = threading.Event()
+        if not isinstance(path, Path):
+            threading.Thread(target=self._extend_lease, name="watchkeeper-lease", daemon=True).start()
 
     @classmethod
     def claim(cls, path: Place, session_id: str, clock: Clock, *, pid: int, host_name: str) -> SessionStore:
@@ -189,6 +197,7 @@ class SessionStore(Queries):
             epoch = writer.submit(
                 lambda group: _raise_epoch(group, session_id, pid, host_name, raised)
             ).result()
+            lease.fenced(epoch)
             store = cls(path, session_id, writer, lease, epoch, clock)
             undo.pop_all()
         return store
@@ -219,7 +228,7 @@ class SessionStore(Queries):
     async def _commit_in_time(self, batch: Callable[[Group], T], *, urgent: bool) -> T:
         """Commit before the lease on the server lapses, or give the session up."""
         began = time.monotonic()
-        left = self._lease.extended_at + (1 - LEASE_MARGIN) * lease_seconds() - began
+        left = self._extended_at + (1 - LEASE_MARGIN) * lease_seconds() - began
         import asyncio  # late: commands that only read need none
 
         try:
@@ -229,11 +238,35 @@ class SessionStore(Queries):
                 raise
             self.writer.give_up()
             raise LeaseLost(
-                f"the server of session {self.session_id} has not answered for {time.monotonic() - self._lease.extended_at:.0f} s;"
+                f"the server of session {self.session_id} has not answered for {time.monotonic() - self._extended_at:.0f} s;"
                 " this host stops before its lease ends, and another may continue: `wk resume`"
             ) from error
-        self._lease.extended(began)
+        self._extended_at = max(self._extended_at, began)
         return result
+
+    def _extend_lease(self) -> None:
+        """Commit nothing where no commit has extended the lease for a while: the host starts, or reads a large session,
+        and its event loop is not free."""
+        period = min(EXTEND_SECONDS, lease_seconds() / 3)
+        wait_seconds = period
+        while not self._ended.wait(wait_seconds):
+            began = time.monotonic()
+            wait_seconds = self._extended_at + period - began
+            if wait_seconds > 0:
+                continue
+            wait_seconds = period
+
+            def batch(group: Group) -> None:
+                Transaction(group, self.session_id, self.epoch, self._clock.now())
+
+            try:
+                self.writer.submit(batch).result()
+            except LeaseLost as lost:
+                self.lost = lost
+                return
+            except StoreUnusable:
+                return  # the host's own commits say so
+            self._extended_at = max(self._extended_at, began)
 
     def now(self) -> float:
         """Wall time by the clock of this host."""
@@ -252,6 +285,7 @@ class SessionStore(Queries):
 
     def close(self) -> None:
         """Commit what is queued, then give the lease up."""
+        self._ended.set()
         self.writer.close()
         self.connection.close()
         self._lease.release()
