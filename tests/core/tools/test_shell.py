@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -163,6 +164,32 @@ async def test_idle_shells_beyond_the_limit_are_closed_and_their_agents_told(mak
     for agent in ("first", "second"):
         await run("bash", agent, command="echo one")
     assert "restarted" in str((await run("bash", "first", command="echo three")).content)
+
+
+HEAVY = {
+    "anthropic", "anyio", "httpx", "jsonschema", "mcp", "numpy", "openai", "pydantic", "rich", "sqlite3", "sqlite_utils",
+    "textual", "tiktoken", "watchkeeper.agents.tools.workers", "watchkeeper.store.database",
+}  # fmt: skip
+SHELL_WORKER = """
+import asyncio, json, sys
+from watchkeeper.agents.tools import worker
+
+async def main():
+    config = {"mode": "shell", "workspace": sys.argv[1], "database_files": [], "lease_folder": ""}
+    run, _ = await worker._handler(config, asyncio.Event())
+    assert await run({"tool": "bash", "arguments": {"command": "echo run"}}) == ("run", False)
+    await run({"tool": "bash", "arguments": {"restart": True}})
+    print(json.dumps(sorted(sys.modules)))
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_that_runs_a_shell_imports_no_heavy_module(workspace):
+    command = [sys.executable, "-P", "-c", SHELL_WORKER, str(workspace)]
+    environ = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[3] / "core")}
+    said = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    assert not HEAVY & set(json.loads(said))
 
 
 async def test_closing_leaves_no_process(make_pool, workspace):

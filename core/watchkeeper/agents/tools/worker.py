@@ -9,7 +9,7 @@ record.
 
 When standard input ends, because the host is gone, it kills all that it started, and exits.
 
-Only what the mode needs is imported: `list_folder` works without the SDKs.
+Only what the mode needs is imported: `list_folder` and `bash` work without the SDKs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from watchkeeper.agents.tools.contract import SHELL_LOST, WORKER_CHARACTERS, after_word, shorten_content
 from watchkeeper.agents.tools.processes import (
@@ -51,22 +51,12 @@ from watchkeeper.records.errors import RETRY_SECONDS, HostFault, as_record, host
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 from watchkeeper.records.tool_inputs import PREMISES_CHANGED
 
-if TYPE_CHECKING:
-    from anthropic.lib.tools.agent_toolset import BashSession
-
-
 # --- In a worker: one agent's shell. While it runs, it keeps its folder, variables and jobs from call to ---
 #
 # call.
 
-NEVER = 1e9
-"""Seconds. The host's own clock ends a command, since only the host can end all that the command started."""
-
-
 TRUNCATED = "[output truncated]\n"
-"""What the SDK puts before the end of an output whose beginning it dropped."""
-
-
+"""Comes before the end of an output whose beginning was dropped."""
 OUTSIDE_SHELL = (
     "[ran outside your shell, in its folder: the shell's variables, functions and aliases do not apply]"
 )
@@ -74,12 +64,90 @@ _OUTPUT_BYTES = 100 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
+class _Bash:
+    """A `/bin/bash` that reads commands from a pipe, one at a time. The host's clock ends a command that takes too
+    long, since only the host can end all that the command started.
+
+    The SDK has such a class too; its import costs each shell about two seconds of processor time and 75 MB.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, folder: Path, environ: Mapping[str, str]) -> _Bash:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/bash", "--noprofile", "--norc",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            cwd=folder, env={**environ, "PS1": "", "PS2": "", "TERM": "dumb"},
+        )  # fmt: skip
+        return cls(process)
+
+    @property
+    def closed(self) -> bool:
+        return self._process.returncode is not None
+
+    def folder(self) -> str | None:
+        """The folder that the shell is in; None where the system cannot tell."""
+        try:
+            return os.readlink(f"/proc/{self._process.pid}/cwd")
+        except OSError:
+            return None
+
+    async def run(self, command: str) -> tuple[str, int | None]:
+        """The end of what a command prints, and its exit code; None where the shell ended.
+
+        Raises:
+            HostFault: the machine ran out of something, so that the shell may not have had the command.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        # A command cannot know the mark. The quotes keep it out of what the shell echoes of its input (`set -v`).
+        mark = f"__WK_{os.urandom(16).hex()}_END__"
+        line = f"{{ {command}\n}} </dev/null 2>&1; printf '\\n{mark[:8]}''{mark[8:]}%d\\n' $?\n"
+        with suppress(ConnectionError):  # the shell ended
+            stdin.write(line.encode())
+            await stdin.drain()
+        if stdin.is_closing():
+            with raising_host_faults(), suppress(ConnectionError):
+                await stdin.wait_closed()
+        end = re.compile(rb"\n" + mark.encode() + rb"(\d+)\n")
+        kept, is_cut, code = bytearray(), False, None
+        while code is None and (block := await stdout.read(65_536)):
+            kept += block
+            if found := end.search(kept, max(0, len(kept) - len(block) - len(mark) - 8)):
+                code = int(found[1])
+                del kept[found.start() :]
+            if len(kept) > _OUTPUT_BYTES:
+                del kept[:-_OUTPUT_BYTES]
+                is_cut = True
+        return _text_of(kept, is_cut), code
+
+    async def signal_of_end(self) -> str:
+        """The name of the signal that ended the shell; empty where it ended by itself."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                code = await self._process.wait()
+                return signal.Signals(-code).name if code < 0 else ""
+        return ""
+
+    async def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await self._process.wait()
+
+
 class Shell:
-    """Runs `bash` with the SDK's session."""
+    """Runs `bash`."""
 
     def __init__(self, workspace: str) -> None:
         self._workspace = Path(workspace)
-        self._session: BashSession | None = None
+        self._session: _Bash | None = None
 
     async def run(self, request: dict[str, Any]) -> tuple[str, bool]:
         """Run one command; a result other than 0 is an error that says so.
@@ -108,23 +176,15 @@ class Shell:
         if not self._holds(request.get("premises")):
             return PREMISES_CHANGED, True
         if self._session is None:
-            from anthropic.lib.tools.agent_toolset import BashSession
-
-            self._session = await BashSession.start(self._workspace, env=dict(os.environ))
+            self._session = await _Bash.start(self._workspace, os.environ)
         try:
             with raising_host_faults(began=True):
-                output, code = await self._session.exec(command, timeout=NEVER)
-            if code == -1:
-                await _check_written(self._session)
+                output, code = await self._session.run(command)
         except HostFault:
             await self._close()  # what the command still says would be taken for the next one's
             raise
-        output = output.removeprefix("\n")
-        if output.startswith(TRUNCATED):
-            # The rest may begin in the middle of a key, which no redaction would recognise.
-            output = TRUNCATED + output[after_word(output, len(TRUNCATED) + 1) :].lstrip()
-        if code == -1:
-            signalled = await _signal_of(self._session)
+        if code is None:
+            signalled = await self._session.signal_of_end()
             await self._close()
             if signalled:
                 raise OutcomeUnknown(f"{output}\nbash: the shell was killed by {signalled}".lstrip("\n"))
@@ -141,7 +201,7 @@ class Shell:
             return True
         from watchkeeper.records.premises import file_digest
 
-        here = _folder_of(self._session) if self._session is not None else None
+        here = self._session.folder() if self._session is not None else None
         return (here is None or here == premises["folder"]) and all(
             file_digest(path) == digest for path, digest in premises["files"].items()
         )
@@ -150,7 +210,7 @@ class Shell:
         """Run one program with the environment that the shell began with: nothing that the shell defined
         since applies."""
         folder, words = str(program["folder"]), [str(word) for word in program["words"]]
-        if self._session is not None and _folder_of(self._session) not in (folder, None):
+        if self._session is not None and self._session.folder() not in (folder, None):
             return (
                 "bash: [not run] your shell is in another folder than the one for which this command was"
                 " allowed",
@@ -174,9 +234,7 @@ class Shell:
             with raising_host_faults(began=True):
                 raise error
         output, is_cut = await _output_of(process)
-        text = _COLOURS.sub("", output.decode("utf-8", "replace")).strip("\n")
-        if is_cut:
-            text = TRUNCATED + text[after_word(text, 1) :].lstrip()
+        text = _text_of(output, is_cut)
         if self._session is not None:
             text = f"{OUTSIDE_SHELL}\n{text}".rstrip("\n")
         if process.returncode:
@@ -190,12 +248,10 @@ class Shell:
         kill_descendants(os.getpid())
 
 
-def _folder_of(session: BashSession) -> str | None:
-    process = getattr(session, "_proc", None)  # nothing public says which process it is
-    try:
-        return os.readlink(f"/proc/{process.pid}/cwd") if process is not None else None
-    except OSError:
-        return None
+def _text_of(output: bytes | bytearray, is_cut: bool) -> str:
+    text = _COLOURS.sub("", output.decode("utf-8", "replace")).strip("\n")
+    # The rest may begin in the middle of a key, which no redaction would recognise.
+    return TRUNCATED + text[after_word(text, 1) :].lstrip() if is_cut else text
 
 
 async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
@@ -219,27 +275,6 @@ async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
     finally:
         reading.cancel()
     return bytes(kept), is_cut
-
-
-async def _signal_of(session: BashSession) -> str:
-    """The name of the signal that ended a shell; empty where it ended by itself."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(1):
-            code = await session._proc.wait()
-            return signal.Signals(-code).name if code < 0 else ""
-    return ""
-
-
-async def _check_written(session: BashSession) -> None:
-    """Distinguish a shell that ended from one whose command could not be written to it, and so never began.
-
-    Raises:
-        HostFault: the machine ran out of something.
-    """
-    stream: Any = getattr(session._proc.stdin, "_stream", None)
-    if stream is not None and stream.is_closing():
-        with raising_host_faults(), suppress(ConnectionError):
-            await stream.wait_closed()
 
 
 async def _syntax_fault(command: str) -> str | None:
@@ -411,8 +446,6 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
         confine(config["workspace"])
         return FileTools(config["workspace"], protected).run, False
     if mode == "shell":
-        pass  # MERGED
-
         return Shell(config["workspace"]).run, False
     if mode == "mcp":
         from watchkeeper.agents.tools.worker_mcp import McpConnection
