@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,10 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(desk, monkeypatch):
     library_of(desk)
     made: list[Any] = []
 
-    def fork(path: Path, session_id: str, **at: Any) -> ForkResult:
+    def fork(
+        path: Path, session_id: str, *, on_progress: Callable[[int, int], None], **at: Any
+    ) -> ForkResult:
+        on_progress(1, 2)
         made.append((session_id, at))
         return ForkResult("newone23", session_id, 2, "paused", 1, 2)
 

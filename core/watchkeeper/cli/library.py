@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +179,10 @@ def fork(opened: SessionHandle, step: str | None, title: str | None, as_json: bo
     workspace = opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]
     check_configuration(Path(workspace))
     at_seq, at_turn = _step(opened, step)
-    made = fork_session(opened.path, opened.session_id, at_seq=at_seq, at_turn=at_turn, title=title)
+    with _fork_progress() as show:
+        made = fork_session(
+            opened.path, opened.session_id, at_seq=at_seq, at_turn=at_turn, title=title, on_progress=show
+        )
     paused = made.status == "paused"
     then = f"`wk resume {made.session_id}` continues it" if paused else f"it is {made.status}"
     return respond(
@@ -190,6 +196,31 @@ def fork(opened: SessionHandle, step: str | None, title: str | None, as_json: bo
         f"session {made.session_id} is a fork of {made.forked_from} at event #{made.at_seq}"
         f" ({plural(made.agents, 'agent')}, {plural(made.messages, 'message')}); {then}",
     )
+
+
+TICK_SECONDS = 0.1
+"""How often the line that shows how far a fork is changes."""
+
+
+@contextmanager
+def _fork_progress() -> Iterator[Callable[[int, int], None]]:
+    """A function that shows how many rows are copied, in one line on standard error, if that is a terminal."""
+    shown_at = time.monotonic()
+    shown = False
+
+    def show(done: int, rows: int) -> None:
+        nonlocal shown, shown_at
+        if time.monotonic() - shown_at >= TICK_SECONDS:
+            shown, shown_at = True, time.monotonic()
+            sys.stderr.write(f"\r\x1b[2Kforking: {done:,} of {rows:,} rows")
+            sys.stderr.flush()
+
+    try:
+        yield show if sys.stderr.isatty() else lambda done, rows: None
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
 
 
 @click.command()

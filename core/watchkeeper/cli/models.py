@@ -44,6 +44,7 @@ from watchkeeper.store.commands import unsettled
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, Connection, sqlite3
 from watchkeeper.store.place import DatabaseUrl, Place
+from watchkeeper.store.prune import unfinished_sessions
 
 LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
 """Default ports of programs that offer the Messages API and Chat Completions."""
@@ -508,9 +509,11 @@ def _database(path: Place, quick: bool) -> Iterator[Check]:
         with closing(database.open_readonly(path)) as connection:
             if not isinstance(path, Path):
                 yield from _server(path, connection)
+                yield from _unfinished(path, connection)
                 yield from _commands(connection)
                 return
             yield from _database_file(path, connection)
+            yield from _unfinished(path, connection)
             yield from _commands(connection)
             if not quick:
                 yield from _integrity(connection)
@@ -552,6 +555,14 @@ def _database_file(path: Path, connection: Connection) -> Iterator[Check]:
         yield "file system", "bad", f"{kind}; SQLite's WAL needs a local one"
     else:
         yield "file system", "ok", kind or "unknown"
+
+
+def _unfinished(path: Place, connection: Connection) -> Iterator[Check]:
+    """Half written sessions, which no list shows."""
+    left = unfinished_sessions(path, connection)
+    if left:
+        text = f"{', '.join(left)}: half written when a fork, an import or a prune was stopped; `wk prune` deletes them"
+        yield "unfinished", "warn", one_line(text, 300)
 
 
 FAILED_SHOWN_SECONDS = 7 * 86_400.0

@@ -3,8 +3,11 @@
 The copy has ids of its own, and everything in it that names the first session's agents, tasks and plans names
 its own
 instead: pointers to messages, handoffs, what tools answered. What was saved under a name keeps its bytes; the
-notes of the program about memory are rewritten. Until the copy is whole it is hidden like a deleted
-session, so that a crash leaves nothing but what `wk prune` takes away.
+notes of the program about memory are rewritten.
+
+Rows are copied in batches, each read and rewritten before a transaction writes it, so that hosts of other sessions do
+not wait. Until the copy is whole it is hidden like a deleted session. What a crash leaves of it is named by `wk doctor`
+and removed by the next fork or `wk prune` (`store.prune.remove_unfinished`).
 """
 
 from __future__ import annotations
@@ -12,19 +15,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.text import event_text
 from watchkeeper.store import artifacts
-from watchkeeper.store.driver import Connection, Unfenced, decode, encode
+from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of
 from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions, opened, title_of
 from watchkeeper.store.place import Place
-from watchkeeper.store.prune import purge_rows
+from watchkeeper.store.postgres import PostgresConnection, pipelined
+from watchkeeper.store.prune import ROWS_AT_ONCE, remove_unfinished, unfinished_settings
 from watchkeeper.store.schema import BY_NAME, NUMBERS, NUMBERS_IN_EVENTS, REFERENCES, TABLES, Table
 
 _IDS = re.compile(
@@ -33,6 +38,8 @@ _IDS = re.compile(
     r"|(?<=sha256/)(?P<digest>[0-9a-f]{64})"
 )
 """What may name something of the session in a text. In JSON, `\\n` may stand right before an id."""
+
+_FORKED = tuple(table for table in TABLES if table.forked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ def fork_session(
     at_seq: int | None = None,
     at_turn: tuple[str, int] | None = None,
     title: str | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     new_id: IdSource = random_id,
     now: Callable[[], float] = time.time,
 ) -> ForkResult:
@@ -64,7 +72,7 @@ def fork_session(
 
     `at_turn` names an agent and one of its turns instead: the step in which the last of its results was in.
     What had not ended is paused in the fork, and `wk resume` carries on from there. The workspace is shared,
-    not copied.
+    not copied. `on_progress` is called between transactions with the rows that are copied, and about how many there are.
 
     Raises:
         NotFound: no such session, event, agent or turn.
@@ -74,6 +82,7 @@ def fork_session(
         StoreUnusable: the database cannot be written.
     """
     title = title_of(title) if title is not None else None
+    remove_unfinished(path)
     with opened(path) as connection, driven_by_nobody(path, session_id, "fork"):
         row = connection.execute(
             "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id), origin"
@@ -105,12 +114,15 @@ def fork_session(
                 )
             cut = RowsAt(connection, moment) if moment.seq < row[2] else None
         copy = _Copy(connection, session_id, cut, int(cut.moment.seq if cut else row[1]), title, new_id, now)
-        with driven_by_nobody(path, copy.made.session_id, "fork"):  # nor is it purged before it is whole
-            try:
-                in_short_transactions(connection, copy.run())
-            except BaseException:
-                in_short_transactions(connection, purge_rows(connection, copy.made.session_id))
-                raise
+        try:
+            with driven_by_nobody(path, copy.made.session_id, "fork"):  # nor is it purged before it is whole
+                for batch in copy.batches():
+                    in_short_transactions(connection, batch)
+                    on_progress(copy.rows_copied, copy.rows)
+        except BaseException:
+            with suppress(StoreUnusable):  # else `wk doctor` names it
+                remove_unfinished(path)
+            raise
         return copy.made
 
 
@@ -121,8 +133,14 @@ def _turn(connection: Connection, session_id: str, agent_id: str, turn: int) -> 
     return seq_of_turn(connection, agent_id, turn)
 
 
+FIRST_BATCH_ROWS = 10
+LARGEST_BATCH_ROWS = 500
+BATCH_CHARACTERS = 1 << 20
+"""About how much text a batch holds: so much is in memory at a time."""
+
+
 class _Copy:
-    """One fork in the making. `run` copies a few rows between two of its items."""
+    """One fork in the making."""
 
     def __init__(
         self,
@@ -149,23 +167,32 @@ class _Copy:
         self._numbers: dict[str, dict[int, int]] = {}
         self._inserts: dict[str, tuple[str, list[str]]] = {}
         self._messages = 0
+        self._settings = "{}"
+        """Those of the copy, once it is whole."""
+        self._epoch = self._source_epoch()
+        self.rows_copied = 0
+        self.rows = sum(
+            connection.execute(
+                f"SELECT count(*) FROM {table.name} WHERE {table.of_session}", (session_id,)
+            ).fetchone()[0]
+            for table in _FORKED
+        )
         self.made = ForkResult(self._names[session_id], session_id, at_seq, "", 0, 0)
 
-    def run(self) -> Iterator[None]:
-        """Copy everything, then let it be seen."""
-        status = self._session()
-        yield
-        for name in artifacts.notes_of(self._connection, self._source):
-            self._note(name)
-            yield
-        for table in TABLES:
-            if table.forked:
-                yield from self._table(table)
-        self._reveal(status)
+    def batches(self) -> Iterator[Iterator[None]]:
+        """Each reads nothing and writes some of the copy when it is iterated, a few rows between two of its items; the
+        last one lets it be seen. The source is read when the next batch is asked for, outside of transactions."""
+        row, status = self._session()
+        yield self._write("sessions", [row])
+        yield from self._notes()
+        for table in _FORKED:
+            yield from self._table(table)
+        yield self._revealed(status)
 
     # --- the session's own row ------------------------------------------------------------------------------
 
-    def _session(self) -> str:
+    def _session(self) -> tuple[Row, str]:
+        """The row of the copy, and the status that it will have."""
         (row,) = self._rows("SELECT * FROM sessions WHERE id = ?", self._source)
         kept = self._cut.keep("sessions", row) if self._cut else row
         assert kept is not None
@@ -175,20 +202,33 @@ class _Copy:
         reason = (
             f"forked from {self._source} at event #{self._at_seq}" if open_still else kept["status_reason"]
         )
-        self._insert(
-            "sessions",
+        self._settings = kept["settings"]
+        row = (
             self._renamed(kept)
             | {
                 "id": self._names[self._source], "origin": "fork", "forked_from": self._source, "forked_at_seq": self._at_seq,
                 "status": status, "status_reason": reason, "created_at": at, "last_active": at, "deleted_at": BEING_PURGED,
                 "ordinal": None, "lease_epoch": 0, "host_pid": None, "host_name": None, "event_seq": self._at_seq,
                 "title": self._title if self._title is not None else kept["title"], "source": None,
-            },
+                "settings": unfinished_settings(()),
+            }
         )  # fmt: skip
-        return status
+        return row, status
+
+    def _source_epoch(self) -> tuple[int, int] | None:
+        found = self._connection.execute(
+            "SELECT lease_epoch, event_seq FROM sessions WHERE id = ?", (self._source,)
+        ).fetchone()
+        return tuple(found) if found is not None else None
+
+    def _revealed(self, status: str) -> Iterator[None]:
+        self._reveal(status)
+        yield
 
     def _reveal(self, status: str) -> None:
         """The last change: the fork's own event, and the session can be seen."""
+        if self._source_epoch() != self._epoch:  # the lease lapsed while the server was away
+            raise DrivenElsewhere(f"session {self._source} was continued while it was forked; fork it again")
         session_id, at = self._names[self._source], self._now()
         last = self._connection.execute(
             "SELECT coalesce(max(seq), 0) FROM events WHERE session_id = ?", (session_id,)
@@ -206,7 +246,8 @@ class _Copy:
             },
         )
         self._connection.execute(
-            "UPDATE sessions SET deleted_at = NULL, event_seq = ? WHERE id = ?", (last + 1, session_id)
+            "UPDATE sessions SET deleted_at = NULL, event_seq = ?, settings = ? WHERE id = ?",
+            (last + 1, self._settings, session_id),
         )
         agents = self._connection.execute(
             "SELECT count(*) FROM agents WHERE session_id = ?", (session_id,)
@@ -215,42 +256,61 @@ class _Copy:
 
     # --- tables ---------------------------------------------------------------------------------------------
 
-    def _table(self, table: Table) -> Iterator[None]:
+    def _table(self, table: Table) -> Iterator[Iterator[None]]:
         if table.name == "task_dependencies" and self._cut is not None:
-            for row in self._cut.dependencies():
-                self._insert(table.name, self._renamed(row))
-            yield
+            yield self._write(table.name, [self._renamed(row) for row in self._cut.dependencies()])
             return
-        texts, numbers = table.with_ids, self._numbers.setdefault(table.name, {})
-        superseded: list[tuple[int, int]] = []
-        for row in self._of(table):
-            kept = self._cut.keep(table.name, row) if self._cut else row
-            if kept is None:
-                continue
-            new = self._renamed(kept)
-            for column in texts:
-                if isinstance(new[column], str):
-                    new[column] = self._rewritten(new[column])
-            if table.name == "state_changes":
-                self._rename_change(new)
-            if table.name == "events":
-                new["data"] = self._renumbered(new["data"])
-            old = int(new.pop("id")) if table.numbered or table.name == "messages" else 0
-            new_id = self._insert(table.name, new)
-            if table.numbered:
-                numbers[old] = new_id
-            if table.name == "facts" and kept["superseded_by"] is not None:
-                superseded.append((new_id, kept["superseded_by"]))
-            self._messages += table.name == "messages"
+        texts, superseded = table.with_ids, list[tuple[int, int]]()
+        for found in self._pages(table):
+            kept = [one for row in found if (one := self._kept(table, row)) is not None]
+            if table.name == "facts":
+                superseded += [(one["id"], one["superseded_by"]) for one in kept if one["superseded_by"]]
+            rows = [self._copied(table.name, texts, one) for one in kept]
+            yield self._write(table.name, rows)
+            self.rows_copied += len(found)
+            self._messages += len(rows) if table.name == "messages" else 0
+        if superseded:
+            yield self._supersede(superseded)
+
+    def _kept(self, table: Table, row: Row) -> Row | None:
+        return self._cut.keep(table.name, row) if self._cut else row
+
+    def _copied(self, table: str, texts: tuple[str, ...], kept: Row) -> Row:
+        """A row of the copy, with the number of the first one still."""
+        new = self._renamed(kept)
+        for column in texts:
+            if isinstance(new[column], str):
+                new[column] = self._rewritten(new[column])
+        if table == "state_changes":
+            self._rename_change(new)
+        if table == "events":
+            new["data"] = self._renumbered(new["data"])
+        return new
+
+    def _write(self, table: str, rows: list[Row]) -> Iterator[None]:
+        numbers = self._numbers.setdefault(table, {})
+        is_numbered = table in BY_NAME and BY_NAME[table].numbered
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            with pipelined(self._connection):
+                for row in rows[start : start + ROWS_AT_ONCE]:
+                    old = int(row.pop("id")) if is_numbered or table == "messages" else 0
+                    new_id = self._insert(table, row)
+                    if is_numbered:
+                        numbers[old] = new_id
             yield
-        for new_id, by in superseded:  # what replaces a fact is younger than it
+
+    def _supersede(self, superseded: list[tuple[int, int]]) -> Iterator[None]:
+        """What replaces a fact is younger than it."""
+        numbers = self._numbers["facts"]
+        for old, by in superseded:
             self._connection.execute(
-                "UPDATE facts SET superseded_by = ? WHERE id = ?", (numbers.get(by), new_id)
+                "UPDATE facts SET superseded_by = ? WHERE id = ?", (numbers.get(by), numbers[old])
             )
+            yield
 
     def _rename_change(self, row: Row) -> None:
         """A change names the row that it changed, and of a fact the one that took its place."""
-        facts = self._numbers["facts"]
+        facts = self._numbers.get("facts", {})
         if row["table_name"] == "facts":
             values = decode(row["old_values"])
             values["superseded_by"] = facts.get(values.get("superseded_by"))
@@ -258,17 +318,34 @@ class _Copy:
         else:
             row["row_id"] = self._names.get(row["row_id"], row["row_id"])
 
-    def _of(self, table: Table) -> Iterator[Row]:
-        """The rows of the first session in the order in which they were written, one at a time: other
-        processes may write in between."""
+    def _pages(self, table: Table) -> Iterator[list[Row]]:
+        """The rows of the first session in the order in which they were written, some at a time."""
         keys = self._connection.execute(
             f"SELECT {table.owner}_id, {table.key} FROM {table.name} WHERE {table.of_session}"
             f" ORDER BY {table.in_order}",
             (self._source,),
         ).fetchall()
-        sql = f"SELECT * FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} = ?"
-        for key in keys:
-            yield from self._rows(sql, *key)
+        start, count = 0, FIRST_BATCH_ROWS
+        while start < len(keys):
+            found = self._with_keys(table, [tuple(key) for key in keys[start : start + count]])
+            yield found
+            start += count
+            characters = sum(len(value) for row in found for value in row.values() if isinstance(value, str))
+            count = max(1, min(LARGEST_BATCH_ROWS, count * BATCH_CHARACTERS // max(characters, 1)))
+
+    def _with_keys(self, table: Table, keys: list[tuple[Any, Any]]) -> list[Row]:
+        """The rows with these owners and keys, in this order."""
+        sql = f"SELECT * FROM {table.name} WHERE {table.key} {IN_LIST}"
+        of_owner: dict[Any, list[Any]] = {}
+        for owner, key in keys:
+            of_owner.setdefault(owner, []).append(key)
+        if table.key == "id":
+            rows = self._rows(sql, list_of([key for _, key in keys]))
+        else:
+            sql += f" AND {table.owner}_id = ?"
+            rows = [row for owner, some in of_owner.items() for row in self._rows(sql, list_of(some), owner)]
+        found = {(row[f"{table.owner}_id"], row[table.key]): row for row in rows}
+        return [found[key] for key in keys if key in found]
 
     def _renumbered(self, data: str) -> str:
         """An event's data with the fork's numbers of calls, passes, commands and facts."""
@@ -280,16 +357,31 @@ class _Copy:
                 value[name] = self._numbers.get(table, {}).get(value[name], value[name])
         return encode(value)
 
-    def _note(self, name: str) -> None:
-        """Rewrite one of the program's own notes, with the fork's ids."""
-        text = artifacts.note_text(self._connection, name)
-        new = self._rewritten(text) if text is not None else None
-        if new is None or new == text:
-            return
-        ref = artifacts.put(
-            Unfenced(self._connection, self._now()), new.encode("utf-8", "replace"), "application/json"
+    def _notes(self) -> Iterator[Iterator[None]]:
+        """Rewrite the program's own notes, with the fork's ids. The hidden row names them, for whoever removes it."""
+        made: list[tuple[str, bytes]] = []
+        for name in artifacts.notes_of(self._connection, self._source):
+            text = artifacts.note_text(self._connection, name)
+            new = self._rewritten(text) if text is not None else None
+            if new is None or new == text:
+                continue
+            data = new.encode("utf-8", "replace")
+            made.append((name, data))
+            self._digests[name] = artifacts.digest(data)
+            if sum(len(data) for _, data in made) > BATCH_CHARACTERS:
+                yield self._put(made)
+                made = []
+        yield self._put(made)
+
+    def _put(self, notes: list[tuple[str, bytes]]) -> Iterator[None]:
+        store = Unfenced(self._connection, self._now())
+        self._connection.execute(
+            "UPDATE sessions SET settings = ? WHERE id = ?",
+            (unfinished_settings(self._digests.values()), self._names[self._source]),
         )
-        self._digests[name] = artifacts.digest_of(ref) or name
+        for _, data in notes:
+            artifacts.put(store, data, "application/json")
+            yield
 
     # --- names ----------------------------------------------------------------------------------------------
 
@@ -322,15 +414,19 @@ class _Copy:
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
     def _insert(self, table: str, row: Row) -> int:
+        """Insert a row; returns its number, or 0 where the table has none."""
         known = self._inserts.get(table)
         if known is None or known[1] != list(row):
             columns = list(row)
             sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-            if BY_NAME[table].numbered:
-                sql += " RETURNING id"
             known = self._inserts[table] = (sql, columns)
-        found = self._connection.execute(known[0], list(row.values()))
-        return int(found.fetchone()[0]) if BY_NAME[table].numbered else 0
+        sql, values = known[0], list(row.values())
+        if table not in BY_NAME or not BY_NAME[table].numbered:
+            self._connection.execute(sql, values)
+            return 0
+        if isinstance(self._connection, PostgresConnection):
+            return self._connection.insert(sql, values)
+        return int(self._connection.execute(f"{sql} RETURNING id", values).fetchone()[0])
 
 
 # --- The steps of a session from which it can be forked: turns of agents, and changes of the plan ---------

@@ -31,7 +31,8 @@ INDEX_SECONDS = 5.0
 """How long a prune removes the words of deleted messages from the index; the hosts continue the work."""
 
 _HELD = "held"
-"""The key under which a session's row keeps, while it is pruned, which artifacts it referred to."""
+"""The key under which the settings of a session keep, while it is forked or pruned, which artifacts it refers to."""
+_LEFT_OVER = "left over where a fork, an import or a prune was stopped"
 
 _FINISHED = "(s.status IN ('done', 'failed', 'cancelled') OR s.origin NOT IN ('run', 'fork'))"
 """Nothing of it waits to be carried on with. What other programs wrote never does."""
@@ -150,6 +151,30 @@ def prune_sessions(path: Place, plan: PrunePlan) -> PruneResult:
     return PruneResult(tuple(work.gone), tuple(work.refused), len(free), transactions)
 
 
+def unfinished_sessions(path: Place, connection: Connection) -> tuple[str, ...]:
+    """Sessions that a fork, an import or a prune left half written when it was killed: no list shows them. Those on
+    which a process works now are none of them."""
+    rows = connection.execute(
+        "SELECT id FROM sessions WHERE deleted_at = ? ORDER BY ordinal", (BEING_PURGED,)
+    ).fetchall()
+    return tuple(row[0] for row in rows if probe(path, row[0], connection) is None)
+
+
+def remove_unfinished(path: Place) -> tuple[str, ...]:
+    """Delete the `unfinished_sessions`, with the artifacts that only they refer to; returns their ids."""
+    with opened(path) as connection:
+        left = unfinished_sessions(path, connection)
+        if not left:
+            return ()
+        doomed = _described(connection, dict.fromkeys(left, _LEFT_OVER), {})
+    return prune_sessions(path, PrunePlan(doomed, 0, 0, 0)).sessions
+
+
+def unfinished_settings(held: Iterable[str]) -> str:
+    """The settings of a session that is half written: which artifacts to look at when it is removed."""
+    return json.dumps({_HELD: list(held)})
+
+
 class _Pruning:
     """One prune under way: small sessions share transactions, large ones take several."""
 
@@ -175,7 +200,7 @@ class _Pruning:
                     # A process that continues a killed prune learns from here what else it may delete. No
                     # process reads the settings of a session that is hidden for good, as it is before this
                     # transaction ends.
-                    noted = json.dumps({_HELD: sorted(held)})
+                    noted = unfinished_settings(sorted(held))
                     connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
                     yield from purge_all_but_its_row(connection, one.id)
                     if is_postgres(connection):
@@ -293,9 +318,8 @@ def _window_over(connection: Connection, at: float) -> dict[str, str]:
         " deleted_at",
         (at - UNDO_DAYS * 86_400,),
     )
-    left = "left over where a prune or a fork was stopped"
     return {
-        row[0]: f"deleted more than {UNDO_DAYS:g} days ago" if row[1] != BEING_PURGED else left
+        row[0]: f"deleted more than {UNDO_DAYS:g} days ago" if row[1] != BEING_PURGED else _LEFT_OVER
         for row in rows
     }
 

@@ -358,6 +358,20 @@ def test_doctor_reports_commands_that_failed_and_those_that_stay_queued(wk: Wk, 
     assert "\x1b" not in wk("doctor", "--quick").out
 
 
+def test_doctor_names_a_session_that_a_stopped_fork_left_half_written(wk: Wk, demo: Path) -> None:
+    def unfinished() -> list[str]:
+        told = wk("doctor", "--quick", "--json").json
+        return [one["detail"] for one in told["checks"] if one["what"] == "unfinished"]
+
+    assert unfinished() == []
+    with closing(sqlite3.connect(demo, isolation_level=None)) as connection:
+        add_session(connection, "half2345", deleted_at=0.0)
+    (detail,) = unfinished()
+    assert detail.startswith("half2345: half written")
+    assert wk("prune", "--yes").code == 0
+    assert unfinished() == []
+
+
 def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None:
     connection = sqlite3.connect(demo)
     connection.execute("UPDATE sessions SET goal = ?1, title = ?1, status_reason = ?1", (NASTY,))

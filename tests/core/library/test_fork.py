@@ -24,8 +24,8 @@ from watchkeeper.store.driver import Queries
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.lease import Lease
-from watchkeeper.store.library import opened
-from watchkeeper.store.prune import plan_prune, prune_sessions
+from watchkeeper.store.library import in_short_transactions, opened
+from watchkeeper.store.prune import plan_prune, prune_sessions, remove_unfinished, unfinished_sessions
 from watchkeeper.store.search.messages import list_sessions
 
 CHANGED = re.compile(
@@ -278,24 +278,125 @@ async def test_a_fork_that_fails_half_way_leaves_nothing_behind(bench, monkeypat
     assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts
 
 
-async def test_a_fork_that_was_killed_is_never_seen_and_the_next_prune_takes_it_away(bench: Bench) -> None:
-    session = await ran(bench, script())
-    counts = {
+def counts_of(bench: Bench) -> dict[str, Any]:
+    return {
         table: bench.query(f"SELECT count(*) FROM {table}")
-        for table in ("messages", "agents", "events", "facts", "plans", "outputs")
+        for table in (
+            "sessions",
+            "messages",
+            "agents",
+            "events",
+            "facts",
+            "plans",
+            "outputs",
+            "artifacts",
+            "views",
+        )
     }
+
+
+def cut_after(bench: Bench, session: str, batches: int) -> str:
+    """What `kill -9` leaves of a fork after so many of its transactions; returns its id."""
     with opened(bench.path) as connection:
         copy = fork_module._Copy(connection, session, None, 10, None, random_id, time.time)
-        for _ in itertools.islice(copy.run(), 60):
-            pass
-        assert [row.id for row in list_sessions(connection)] == [session]
-        assert sessions.find(connection, "last") == session
-        with pytest.raises(NotFound):
-            sessions.find(connection, copy.made.session_id)
-    assert bench.query("SELECT count(*) FROM sessions") == [(2,)]
-    prune_sessions(bench.path, plan_prune(bench.path))
-    assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts
-    assert bench.query("SELECT id FROM sessions") == [(session,)]
+        for batch in itertools.islice(copy.batches(), batches):
+            for _ in batch:
+                pass
+    return copy.made.session_id
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 8, 15])
+async def test_a_fork_that_was_killed_is_never_listed_but_named_and_removed(
+    bench: Bench, batches: int
+) -> None:
+    """By the next fork, or by a prune, with what it rewrote of notes."""
+    session = await ran(bench, Long(), window=12_000)
+    before = counts_of(bench)
+    assert artifacts.notes_of(database.open_readonly(bench.path), session)
+    for next_one in (prune, fork_session):
+        cut = cut_after(bench, session, batches)
+        assert counts_of(bench) != before
+        with opened(bench.path) as connection:
+            assert [row.id for row in list_sessions(connection)] == [session]
+            assert sessions.find(connection, "last") == session
+            with pytest.raises(NotFound):
+                sessions.find(connection, cut)
+            assert unfinished_sessions(bench.path, connection) == (cut,)
+            lease = Lease.acquire(bench.path, cut)  # while it is being made
+            assert unfinished_sessions(bench.path, connection) == ()
+            assert remove_unfinished(bench.path) == ()
+            lease.release()
+        made = next_one(bench.path, session)
+        with opened(bench.path) as connection:
+            assert unfinished_sessions(bench.path, connection) == ()
+        if made is None:
+            assert counts_of(bench) == before
+        else:
+            assert same_but_for_the_row(bench.path, session, made.session_id) == []
+            assert bench.query("SELECT count(*) FROM sessions") == [(2,)]
+    bench.assert_sound()
+
+
+def prune(path: Path, session_id: str) -> None:
+    prune_sessions(path, plan_prune(path))
+
+
+async def test_a_fork_made_a_row_at_a_time_is_the_fork_made_in_one_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await ran(bench, Long(), window=12_000)
+    middle = bench.query("SELECT max(seq) FROM events")[0][0] // 2
+    for at_seq in (None, middle):
+        made = []
+        for rows in (1, 1_000_000):
+            for name in ("FIRST_BATCH_ROWS", "LARGEST_BATCH_ROWS", "ROWS_AT_ONCE"):
+                monkeypatch.setattr(fork_module, name, rows)
+            monkeypatch.setitem(in_short_transactions.__kwdefaults__, "longest_seconds", rows / 1_000)
+            monkeypatch.setattr(fork_module, "BATCH_CHARACTERS", 1 << 20 if rows == 1 else 1 << 60)
+            progress: list[tuple[int, int]] = []
+            fork = fork_session(
+                bench.path, session, at_seq=at_seq, on_progress=lambda *far, to=progress: to.append(far)
+            )
+            made.append(fork.session_id)
+            assert progress == sorted(progress)
+            assert len(progress) > (200 if rows == 1 else 1)
+            assert progress[-1][0] <= progress[-1][1]
+        assert same_but_for_the_row(bench.path, *made) == []
+
+
+async def test_a_fork_reads_and_rewrites_while_others_may_write(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction of it only inserts, so that hosts of other sessions wait for nothing else."""
+    session = await ran(bench, Long(), window=12_000)
+    held: list[str] = []
+    for name in ("_rows", "_pages", "_rewritten"):
+        real = getattr(fork_module._Copy, name)
+
+        def noted(self: Any, *given: Any, name: str = name, real: Any = real) -> Any:
+            if self._connection.in_transaction:
+                held.append(name)
+            return real(self, *given)
+
+        monkeypatch.setattr(fork_module._Copy, name, noted)
+    fork_session(bench.path, session)
+    assert held == []
+
+
+async def test_a_fork_of_a_session_that_was_continued_meanwhile_is_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its lease lapsed, since the server was away."""
+    session = await ran(bench, script())
+    before = counts_of(bench)
+
+    def continued(done: int, rows: int) -> None:
+        with opened(bench.path) as connection:
+            connection.execute("UPDATE sessions SET lease_epoch = 77 WHERE id = ?", (session,))
+
+    with pytest.raises(DrivenElsewhere, match="was continued while it was forked"):
+        fork_session(bench.path, session, on_progress=continued)
+    assert counts_of(bench) == before
 
 
 async def test_a_fork_of_a_fork_is_a_copy_too(bench: Bench) -> None:

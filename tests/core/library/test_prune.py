@@ -146,7 +146,7 @@ def test_a_prune_that_was_stopped_is_finished_by_the_next(connection: Any, path:
     with pytest.raises(NotFound, match="purged"):
         restore_session(path, "abcd2345")
     assert ids(plan_prune(path)) == ["abcd2345"]
-    assert plan_prune(path).doomed[0].why == "left over where a prune or a fork was stopped"
+    assert plan_prune(path).doomed[0].why == "left over where a fork, an import or a prune was stopped"
     prune_sessions(path, plan_prune(path))
     assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
     assert connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)

@@ -336,6 +336,18 @@ def test_a_session_that_was_deleted_or_made_by_a_fork_is_free_at_once(postgres_p
     assert probe(postgres_place, fork) is None
 
 
+def test_a_fork_takes_a_round_trip_for_many_rows(
+    far: DatabaseUrl, proxy: Proxy, postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    store = claimed(postgres_place, tmp_path)
+    run(store, lambda tx: [tx.event("counted", number=number) for number in range(1_000)])
+    store.close()
+    before = proxy.round_trips
+    fork = fork_session(far, store.session_id).session_id
+    assert proxy.round_trips - before < 200
+    assert len(numbers(postgres_place, fork)) == 1_001
+
+
 def test_a_host_of_this_machine_that_was_killed_goes_on_with_nothing(postgres_place, tmp_path):
     session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
     with subprocess.Popen(["true"]) as killed:

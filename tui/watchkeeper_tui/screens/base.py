@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -250,6 +251,24 @@ class WatchScreen(Screen[None]):
         self._notice, self._notice_beside = ((text, role),), beside
         self._notice_until = now + seconds
         self.query_one(StatusLine).pieces = tuple(self.with_notice(self.standing(now) if beside else (), now))
+
+    def fork_progress(self) -> Callable[[int, int], None]:
+        """What a worker thread that forks a session calls with the rows that are copied, and how many there are: the
+        user is shown each percent."""
+        app, shown = self.app, [0]
+
+        def say(percent: int) -> None:
+            if self.is_usable:
+                self.say(f"forking … {percent} %", "muted", seconds=600)
+
+        def show(done: int, rows: int) -> None:
+            percent = 100 * done // max(rows, 1)
+            if percent > shown[0]:
+                shown[0] = percent
+                with suppress(RuntimeError):  # the dashboard ends
+                    app.call_from_thread(say, percent)
+
+        return show
 
     def standing(self, now: float) -> Sequence[Piece]:
         """What the status line says while there is no notice."""

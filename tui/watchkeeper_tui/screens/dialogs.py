@@ -272,13 +272,17 @@ class ForkScreen(PageScreen):
         path, session_id = self.watch_app.database_path, self._session_id
         self._working = True
         self.say("forking …", "muted", seconds=600)
+        show = self.fork_progress()
 
         def run() -> None:
             try:
                 if step is not None and step.turn is not None and step.agent_id is not None:
-                    made = fork_session(path, session_id, at_turn=(step.agent_id, step.turn))
+                    made = fork_session(
+                        path, session_id, at_turn=(step.agent_id, step.turn), on_progress=show
+                    )
                 else:
-                    made = fork_session(path, session_id, at_seq=step.seq if step is not None else None)
+                    at_seq = step.seq if step is not None else None
+                    made = fork_session(path, session_id, at_seq=at_seq, on_progress=show)
             except Exception as error:
                 # A worker must never end the dashboard; the reason is said where the fork would have been.
                 self.app.call_from_thread(self._refused, error)

@@ -720,10 +720,11 @@ class ReplayScreen(SessionScreen):
         path, session_id = self.watch_app.database_path, self.session_id
         self._forking = True
         self.say("forking …", "muted", seconds=600)
+        show = self.fork_progress()
 
         def run() -> None:
             try:
-                made = fork_session(path, session_id, at_seq=seq)
+                made = fork_session(path, session_id, at_seq=seq, on_progress=show)
             except Exception as error:
                 # A worker must never end the dashboard; the reason is said where the fork would have been.
                 self.app.call_from_thread(self._forked, str(error), False)
