@@ -12,7 +12,9 @@ and removed by the next fork or `wk prune` (`store.prune.remove_unfinished`).
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -208,7 +210,7 @@ class _Copy:
             | {
                 "id": self._names[self._source], "origin": "fork", "forked_from": self._source, "forked_at_seq": self._at_seq,
                 "status": status, "status_reason": reason, "created_at": at, "last_active": at, "deleted_at": BEING_PURGED,
-                "ordinal": None, "lease_epoch": 0, "host_pid": None, "host_name": None, "event_seq": self._at_seq,
+                "ordinal": None, "lease_epoch": 0, "host_pid": os.getpid(), "host_name": socket.gethostname(), "event_seq": self._at_seq,
                 "title": self._title if self._title is not None else kept["title"], "source": None,
                 "settings": unfinished_settings(()),
             }
@@ -246,7 +248,8 @@ class _Copy:
             },
         )
         self._connection.execute(
-            "UPDATE sessions SET deleted_at = NULL, event_seq = ?, settings = ? WHERE id = ?",
+            "UPDATE sessions SET deleted_at = NULL, host_pid = NULL, host_name = NULL, event_seq = ?, settings = ?"
+            " WHERE id = ?",
             (last + 1, self._settings, session_id),
         )
         agents = self._connection.execute(

@@ -23,7 +23,7 @@ from watchkeeper.store.library import (
     opened,
 )
 from watchkeeper.store.place import Place
-from watchkeeper.store.postgres import is_postgres
+from watchkeeper.store.postgres import FREE_LEASE, is_postgres
 from watchkeeper.store.schema import TABLES, Table, owned
 from watchkeeper.store.search.index import index_until
 
@@ -157,7 +157,8 @@ def unfinished_sessions(path: Place, connection: Connection) -> tuple[str, ...]:
     rows = connection.execute(
         "SELECT id FROM sessions WHERE deleted_at = ? ORDER BY ordinal", (BEING_PURGED,)
     ).fetchall()
-    return tuple(row[0] for row in rows if probe(path, row[0], connection) is None)
+    holders = ((row[0], probe(path, row[0], connection)) for row in rows)
+    return tuple(name for name, holder in holders if holder is None or holder.has_ended)
 
 
 def remove_unfinished(path: Place) -> tuple[str, ...]:
@@ -166,6 +167,12 @@ def remove_unfinished(path: Place) -> tuple[str, ...]:
         left = unfinished_sessions(path, connection)
         if not left:
             return ()
+        if is_postgres(connection):  # no one has to wait until the leases of processes that were killed lapse
+            for session_id in left:
+                sql = "SELECT id, lease_epoch, host_pid FROM sessions WHERE id = ? AND host_pid IS NOT NULL"
+                row = connection.execute(sql, (session_id,)).fetchone()
+                if row is not None:
+                    connection.execute(FREE_LEASE, tuple(row))
         doomed = _described(connection, dict.fromkeys(left, _LEFT_OVER), {})
     return prune_sessions(path, PrunePlan(doomed, 0, 0, 0)).sessions
 

@@ -39,12 +39,13 @@ from watchkeeper.store.place import DatabaseUrl, place_of
 from watchkeeper.store.postgres import (
     EXPECTING_FENCE,
     LEASE_HOLDER,
+    LEASE_LEFT,
     FenceFailed,
     ask_ahead,
     pipelined,
     translated,
 )
-from watchkeeper.store.prune import plan_prune, prune_sessions
+from watchkeeper.store.prune import plan_prune, prune_sessions, unfinished_sessions
 from watchkeeper.store.snapshot import FleetReader, SessionSnapshotReader
 from watchkeeper.store.transaction import SessionStore, Transaction
 from watchkeeper.store.writer import Group, Writer
@@ -346,6 +347,25 @@ def test_a_fork_takes_a_round_trip_for_many_rows(
     fork = fork_session(far, store.session_id).session_id
     assert proxy.round_trips - before < 200
     assert len(numbers(postgres_place, fork)) == 1_001
+
+
+def test_what_a_killed_fork_left_is_removed_before_its_lease_lapses(
+    postgres_place: DatabaseUrl, tmp_path: Path
+) -> None:
+    session_id = create_session(postgres_place, NewSession("goal", workspace_in(tmp_path), "test/model"))
+    fork = f"""
+import os
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.place import place_of
+fork_session(place_of({postgres_place.dsn!r}), {session_id!r}, on_progress=lambda done, rows: os.kill(os.getpid(), 9))
+"""
+    assert subprocess.run([sys.executable, "-c", fork], check=False).returncode == -signal.SIGKILL
+    with closing(database.open_readonly(postgres_place)) as connection:
+        (left,) = unfinished_sessions(postgres_place, connection)
+        assert connection.execute(LEASE_LEFT, (left,)).fetchone()[1] > 0
+        made = fork_session(postgres_place, session_id).session_id
+        found = connection.execute("SELECT id FROM sessions WHERE id <> ?", (session_id,)).fetchall()
+        assert [row[0] for row in found] == [made]
 
 
 def test_a_host_of_this_machine_that_was_killed_goes_on_with_nothing(postgres_place, tmp_path):
