@@ -13,7 +13,7 @@ from typing import Any
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
-from watchkeeper.store.lease import lock_path, probe
+from watchkeeper.store.lease import LeaseHolder, lock_path, probe
 from watchkeeper.store.library import (
     BEING_PURGED,
     END_TRANSACTION,
@@ -167,12 +167,12 @@ def remove_unfinished(path: Place) -> tuple[str, ...]:
         left = unfinished_sessions(path, connection)
         if not left:
             return ()
-        if is_postgres(connection):  # no one has to wait until the leases of processes that were killed lapse
-            for session_id in left:
-                sql = "SELECT id, lease_epoch, host_pid FROM sessions WHERE id = ? AND host_pid IS NOT NULL"
-                row = connection.execute(sql, (session_id,)).fetchone()
-                if row is not None:
-                    connection.execute(FREE_LEASE, tuple(row))
+        for session_id in left if is_postgres(connection) else ():
+            # No one has to wait until the lease of a process lapses that was killed.
+            sql = "SELECT lease_epoch, host_pid, host_name FROM sessions WHERE id = ?"
+            epoch, pid, host_name = connection.execute(sql, (session_id,)).fetchone() or (0, None, None)
+            if LeaseHolder(pid or 0, host_name or "").has_ended:
+                connection.execute(FREE_LEASE, (session_id, epoch, pid))
         doomed = _described(connection, dict.fromkeys(left, _LEFT_OVER), {})
     return prune_sessions(path, PrunePlan(doomed, 0, 0, 0)).sessions
 
