@@ -173,8 +173,9 @@ def _reads(program: str, text: str) -> bool:
 
 
 def _offered(asked: list[dict[str, Any]]) -> set[str]:
-    """Names of Watchkeeper's tools in what a program asked its model, without the prefix of the program."""
-    names = {name for one in asked for name in one.get("tools", ())}
+    """Names of Watchkeeper's tools in what a program asked its model, without the prefix of the program; also of those that
+    it offers by name alone."""
+    names = {name for one in asked for kind in ("tools", "deferred") for name in one.get(kind, ())}
     own = (
         re.fullmatch(r"(?:mcp__)?watchkeeper(?:__|_|\.)(\w+)|mcp__watchkeeper\.(\w+)", name) for name in names
     )

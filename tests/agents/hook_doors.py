@@ -141,6 +141,8 @@ class Terminal:
                 os.waitpid(pid, 0)
 
 
+ASKING = ("--permission-mode", "default")
+"""Claude Code from 2.1.3xx on begins in a mode in which it asks nothing before a command."""
 COLOURS = {"questions": [{"question": "Which colour?", "header": "Colour", "multiSelect": False,
                           "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}]}]}  # fmt: skip
 
@@ -165,7 +167,7 @@ def hooks(door: Door) -> None:
         return next_step(turns, *more)
 
     model_servers.next_step = recorded
-    terminal = Terminal(door)
+    terminal = Terminal(door, *ASKING)
     try:
         door.within("a new session is idle", lambda: door.rows(state) and door.rows(state)[0][0] == "idle")
         time.sleep(2)
@@ -243,7 +245,7 @@ def dashboard(door: Door) -> None:
     """The dashboard beside a session: its question and its end are on the screen, and the answer of a key reaches it."""
     door.wk("hooks", "install", "claude", "--answer", "--yes", "--binary", str(door.program))
     board = Terminal(door, "-P", "-m", "watchkeeper", "watch", "--all", program=sys.executable)
-    terminal = Terminal(door)
+    terminal = Terminal(door, *ASKING)
     waiting = "SELECT id FROM external_questions WHERE status = 'waiting'"
     try:
         door.within("a session without a log has a row", lambda: "idle" in board.text())

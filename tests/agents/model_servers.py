@@ -34,6 +34,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+SEARCH = "ToolSearch"
+"""With it, a model of Claude Code loads a tool that it is offered by name alone."""
+_DEFERRED = re.compile(r"deferred tools are now available via ToolSearch[^\n]*\n((?:[\w.-]+\n?)*)")
 SHELLS = ("Bash", "bash", "shell_command", "exec_command", "shell", "local_shell")
 INPUT_TOKENS, OUTPUT_TOKENS = 1200, 40
 
@@ -62,7 +65,7 @@ def steps_of(text: str) -> list[Step]:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A conversation in the words of all three APIs: who (`user`, `said` for an assistant's words without a tool call,
-    `result`, or another) and what."""
+    `result`, `found` for that of a search of tools, or another) and what."""
 
     who: str
     text: str
@@ -127,8 +130,9 @@ def text_in(content: Any) -> str:
     return ""
 
 
-def call_of(step: Step, names: list[str]) -> tuple[str, dict[str, Any]]:
-    """The tool and its input that a `run` or `tool` line stands for, among those that are offered."""
+def call_of(step: Step, names: list[str], deferred: list[str]) -> tuple[str, dict[str, Any]]:
+    """The tool and its input that a `run` or `tool` line stands for, among those that are offered. One that is offered by
+    name alone is loaded first."""
     if step.kind == "run":
         name = next((one for one in SHELLS if one in names), "shell")
         if name == "exec_command":
@@ -137,9 +141,16 @@ def call_of(step: Step, names: list[str]) -> tuple[str, dict[str, Any]]:
             return name, {"command": ["bash", "-lc", step.text]}
         return name, {"command": step.text, **({"description": "run it"} if name in ("Bash", "bash") else {})}
     wanted, _, given = step.text.partition(" ")
+    name = _named(wanted, names)
+    if name is None and (later := _named(wanted, deferred)) is not None:
+        return SEARCH, {"query": f"select:{later}", "max_results": 1}
+    return name or wanted, json.loads(given or "{}")
+
+
+def _named(wanted: str, names: list[str]) -> str | None:
+    """The tool of this name, whatever a program puts before it."""
     name = next((one for one in names if one == wanted or re.split(r"[_.]{1,2}", one)[-1:] == [wanted]), None)
-    name = name or next((one for one in names if one.endswith(wanted)), wanted)
-    return name, json.loads(given or "{}")
+    return name or next((one for one in names if one.endswith(wanted)), None)
 
 
 class ModelServer:
@@ -171,7 +182,7 @@ class ModelServer:
     async def count_tokens(self, request: Request) -> Response:
         return JSONResponse({"input_tokens": INPUT_TOKENS})
 
-    def _take(self, api: str, turns: list[Turn], names: list[str]) -> Step:
+    def _take(self, api: str, turns: list[Turn], names: list[str], deferred: list[str] | None = None) -> Step:
         # Programs ask for titles and summaries without tools.
         over = [text for text, until in self._limits.items() if time.time() >= until]
         step = next_step(turns, over) if names else Step("say", _summary(turns))
@@ -184,6 +195,7 @@ class ModelServer:
                 "text": step.text,
                 "turns": len(turns),
                 "tools": names,
+                "deferred": deferred or [],
                 "results": [turn.text for turn in turns if turn.who == "result"],
             }
         )
@@ -193,23 +205,23 @@ class ModelServer:
 
     async def messages(self, request: Request) -> Response:
         body = await request.json()
-        turns = []
+        turns, searches = [], set()
         for message in body.get("messages", []):
             content = message.get("content")
-            results = (
-                [part for part in content if isinstance(part, dict) and part.get("type") == "tool_result"]
-                if isinstance(content, list)
-                else []
-            )
-            turns += [Turn("result", text_in([part])) for part in results]
+            parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+            searches |= {part.get("id") for part in parts if part.get("name") == SEARCH}
+            results = [part for part in parts if part.get("type") == "tool_result"]
+            turns += [Turn("found" if part.get("tool_use_id") in searches else "result", text_in([part]))
+                      for part in results]  # fmt: skip
             if isinstance(content, str) or len(results) < len(content or []):
-                calls = isinstance(content, list) and any(part.get("type") == "tool_use" for part in content)
+                calls = any(part.get("type") == "tool_use" for part in parts)
                 said = "called" if calls else "said"
                 turns.append(
                     Turn(said if message["role"] == "assistant" else message["role"], text_in(content))
                 )
         names = [tool["name"] for tool in body.get("tools", []) if "name" in tool]
-        step = self._take("messages", turns, names)
+        deferred = [name for turn in turns for listed in _DEFERRED.findall(turn.text) for name in listed.split()]
+        step = self._take("messages", turns, names, deferred)
         if step.kind == "limit":
             headers = {"anthropic-ratelimit-unified-status": "rejected", "retry-after": step.text,
                        "anthropic-ratelimit-unified-reset": str(int(self._limits[step.text]) + 1)}  # fmt: skip
@@ -229,9 +241,11 @@ class ModelServer:
                  "stop_reason": "end_turn", "stop_sequence": None,
                  "usage": {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}}
             )  # fmt: skip
-        return StreamingResponse(self._anthropic(body, step, names), media_type="text/event-stream")
+        return StreamingResponse(self._anthropic(body, step, names, deferred), media_type="text/event-stream")
 
-    async def _anthropic(self, body: dict[str, Any], step: Step, names: list[str]) -> AsyncIterator[bytes]:
+    async def _anthropic(
+        self, body: dict[str, Any], step: Step, names: list[str], deferred: list[str]
+    ) -> AsyncIterator[bytes]:
         def event(kind: str, **data: Any) -> bytes:
             return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode()
 
@@ -247,7 +261,7 @@ class ModelServer:
             async for piece in pieces(step):
                 yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
         else:
-            name, given = call_of(step, names)
+            name, given = call_of(step, names, deferred)
             yield event("content_block_start", index=0, content_block={
                 "type": "tool_use", "id": f"toolu_{number:08d}", "name": name, "input": {}})  # fmt: skip
             yield event("content_block_delta", index=0,
@@ -313,7 +327,7 @@ class ModelServer:
                     delta=piece,
                 )  # fmt: skip
         else:
-            name, arguments = call_of(step, names)
+            name, arguments = call_of(step, names, [])
             space, dot, short = name.rpartition(".")
             item = {"type": "function_call", "id": f"fc_{number}", "call_id": f"call_{number:08d}", "name": short,
                     "arguments": json.dumps(arguments), "status": "completed"} | ({"namespace": space} if dot else {})  # fmt: skip
@@ -360,7 +374,7 @@ class ModelServer:
                 yield chunk({"content": piece})
             yield chunk({}, "stop", usage=CHAT_USAGE)
         else:
-            name, given = call_of(step, names)
+            name, given = call_of(step, names, [])
             yield chunk({"tool_calls": [{"index": 0, "id": f"call_{number:08d}", "type": "function",
                                          "function": {"name": name, "arguments": json.dumps(given)}}]})  # fmt: skip
             yield chunk({}, "tool_calls", usage=CHAT_USAGE)
