@@ -220,7 +220,9 @@ class ModelServer:
                     Turn(said if message["role"] == "assistant" else message["role"], text_in(content))
                 )
         names = [tool["name"] for tool in body.get("tools", []) if "name" in tool]
-        deferred = [name for turn in turns for listed in _DEFERRED.findall(turn.text) for name in listed.split()]
+        deferred = [
+            name for turn in turns for listed in _DEFERRED.findall(turn.text) for name in listed.split()
+        ]
         step = self._take("messages", turns, names, deferred)
         if step.kind == "limit":
             headers = {"anthropic-ratelimit-unified-status": "rejected", "retry-after": step.text,

@@ -837,6 +837,55 @@ def children(trial: Trial, program: str) -> list[str]:
     return found + trial.violations(None, 2, code) + costs(trial, (program,))
 
 
+LONG = "sleep 6; echo late >> ledger.txt; echo outtext"
+IN_BACKGROUND = {
+    "codex": ("exec_command", {"cmd": LONG, "yield_time_ms": 500}),
+    "claude-code": ("Bash", {"command": LONG, "description": "late", "run_in_background": True}),
+}
+
+
+def background(trial: Trial, program: str) -> list[str]:
+    """A task whose command goes on in the background is done once that has ended, and its agent was told."""
+    tool, given = IN_BACKGROUND[program]
+    script = f"tool: {tool} {json.dumps(given)}\nrun: echo one >> ledger.txt\nsay: all but one\nsay: all done"
+    trial.begin(goal_of((program,), lambda _: script))
+    trial.until(lambda: trial.rows("SELECT 1 FROM events WHERE kind = 'program.background'"))
+    found = []
+    if trial.rows("SELECT status FROM tool_calls ORDER BY id DESC") == [("done",)] * 3:
+        found.append("the command was called done while it ran")
+    code = trial.ended()
+    if (result := trial.rows("SELECT status, result FROM tasks")) != [("done", "all done")]:
+        found.append(f"the task ended with {result}")
+    if not trial.rows("SELECT 1 FROM events WHERE kind = 'program.background_ended'"):
+        found.append("its end was not reported")
+    return found + trial.violations(None, 2, code) + costs(trial, (program,))
+
+
+def background_killed(trial: Trial, program: str) -> list[str]:
+    """The host dies while a command runs in the background: whether it took effect is unknown, and its agent is told."""
+    tool, given = IN_BACKGROUND[program]
+    trial.begin(
+        goal_of((program,), lambda _: f"tool: {tool} {json.dumps(given)}\nsay: all but one\nsay: all done")
+    )
+    said = (
+        "SELECT 1 FROM messages m JOIN agents a ON a.id = m.agent_id WHERE a.task_id IS NOT NULL AND m.role = 'assistant'"
+        " AND m.content LIKE '%all but one%'"
+    )
+    if not trial.until(lambda: trial.rows(said)):
+        return ["it never waited"]
+    before = trial.acknowledged()
+    assert trial.host is not None
+    trial.host.kill()
+    trial.ended()
+    trial.resume()
+    code = trial.ended()
+    calls = trial.rows(
+        "SELECT c.status FROM tool_calls c JOIN agents a ON a.id = c.agent_id WHERE a.task_id IS NOT NULL"
+    )
+    found = [] if calls == [("unknown",)] else [f"calls: {calls}"]
+    return found + trial.violations(before, 1, code)
+
+
 def login(trial: Trial) -> list[str]:
     """Claude Code with the login of a subscription alone: a file with credentials, and no key anywhere."""
     token = "sk-ant-oat01-of-the-file"
@@ -895,7 +944,7 @@ def main() -> int:
     parser.add_argument(
         "--only",
         choices=(
-            "demo", "permissions", "login", "attach", "merging", "children", "controls", "matrix", "points", "random",
+            "demo", "permissions", "background", "login", "attach", "merging", "children", "controls", "matrix", "points", "random",
             "worktrees", "attached",
         ),
     )  # fmt: skip
@@ -920,6 +969,9 @@ def main() -> int:
         trials += [(f"{one} {limit}{' hostile' * hostile}", lambda trial, a=(one, limit), h=hostile: permissions(trial, *a, hostile=h))
                    for one in ours for limit in LIMITS for hostile in (False, True)]  # fmt: skip
         trials += [("opencode plugin", plugin)] if "opencode" in ours else []
+    if only in (None, "background"):
+        trials += [(f"{one} background{name}", lambda trial, a=one, work=work: work(trial, a))
+                   for one in ours if one in IN_BACKGROUND for name, work in (("", background), (" killed", background_killed))]  # fmt: skip
     if only in (None, "login"):
         trials.append(("claude-code login", login))
     if only in (None, "attach"):

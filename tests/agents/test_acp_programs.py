@@ -732,6 +732,182 @@ def programs_hello(method: str) -> dict[str, Any]:
     return {"agentCapabilities": {}} if method == "initialize" else {"sessionId": "fake-session"}
 
 
+# --- commands in the background, and compactions ------------------------------------------------------------------
+
+
+def raw(kind: str, **more: Any) -> list[Any]:
+    """What Claude Code itself says, as its adapter passes it on."""
+    message = {"type": "system", "subtype": kind, **more}
+    return [
+        "send",
+        {"method": "_claude/sdkMessage", "params": {"sessionId": "fake-session", "message": message}},
+    ]
+
+
+def state(name: str) -> list[Any]:
+    return raw("session_state_changed", state=name)
+
+
+def running(*tasks: str) -> list[Any]:
+    return raw(
+        "background_tasks_changed", tasks=[{"task_id": one, "task_type": "local_bash"} for one in tasks]
+    )
+
+
+IN_BACKGROUND = [
+    state("running"), bash("t1", "make all"), running("b1"),
+    raw("task_started", task_id="b1", tool_use_id="t1", is_backgrounded=True), done("t1", "Command running in background"),
+    ["say", "It is being made."], ["end", "end_turn"], state("idle"),
+]  # fmt: skip
+
+
+async def test_a_task_is_done_once_the_command_in_the_background_has_ended_and_the_agent_was_told(
+    programs: Programs,
+) -> None:
+    output = programs.fake / "b1.output"
+    output.write_text("made all of it")
+    ended = raw(
+        "task_notification", task_id="b1", status="completed", summary="exit code 0", output_file=str(output)
+    )
+    own_turn = [state("running"), ["update", TOLD], state("idle")]
+    programs.play("claude-code", "default")
+    programs.script([[*IN_BACKGROUND, ["file", "go"], ended, running(), *own_turn]])
+
+    async def let_it_end() -> None:
+        await programs.until(lambda state: "program.background" in programs.kinds())
+        await programs.until(lambda state: "It is being made." in programs.transcript())
+        assert programs.calls() == [("bash", "running")]
+        assert programs.tasks()["a"]["status"] == "running"
+        await programs.until(
+            lambda state: programs.query("SELECT 1 FROM live WHERE detail LIKE '%make all%'")
+        )
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(let_it_end)
+    programs.assert_whole()
+    assert programs.calls() == [("bash", "done")]
+    assert programs.tasks()["a"]["result"] == "All is made."
+    assert "made all of it" in json.dumps(programs.transcript())
+    assert "program.background_ended" in programs.kinds()
+    assert len(programs.prompts()) == 1
+
+
+TOLD = {
+    "sessionUpdate": "agent_message_chunk",
+    "messageId": "m2",
+    "content": {"type": "text", "text": "All is made."},
+}
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped", "of the future", None])
+async def test_how_a_command_in_the_background_ended_is_what_the_program_says(programs, status, monkeypatch):
+    monkeypatch.setattr(acp, "OWN_TURN_SECONDS", 0.0)
+    programs.play("claude-code", "default")
+    told = [raw("task_notification", task_id="b1", status=status)] if status else []
+    await programs.played([[*IN_BACKGROUND, *told, running()]])
+    wanted = {"failed": "error", "stopped": "cancelled"}.get(status, "unknown")
+    assert programs.calls() == [("bash", wanted)]
+    assert programs.tasks()["a"]["status"] == "done"
+
+
+async def test_a_pause_at_once_stops_what_runs_in_the_background_and_the_agent_is_told(
+    programs: Programs,
+) -> None:
+    programs.play("claude-code", "default")
+    programs.script([[*IN_BACKGROUND, ["until", "session/cancel"]]], [[["say", "Over."]]])
+
+    async def pause() -> None:
+        await programs.until(lambda state: "It is being made." in programs.transcript())
+        programs.submit("pause", payload={"now": True})
+
+    assert (await programs.run_while(pause)).exit_code == 5
+    programs.assert_whole()
+    assert programs.calls() == [("bash", "unknown")]
+    assert (await programs.run()).exit_code == 0
+    assert "was stopped when your work was interrupted: make all" in programs.prompts()[1]
+
+
+async def test_a_pause_waits_for_a_command_in_the_background_that_the_agent_waits_for(
+    programs: Programs,
+) -> None:
+    programs.play("claude-code", "default")
+    ended = raw("task_notification", task_id="b1", status="completed")
+    programs.script(
+        [[*IN_BACKGROUND, ["file", "go"], ended, running(), state("running"), ["until", "session/cancel"]]]
+    )
+
+    async def pause() -> None:
+        await programs.until(lambda state: "It is being made." in programs.transcript())
+        await programs.applied(programs.submit("pause"))
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.agent()["status"] == "paused")
+
+    assert (await programs.run_while(pause)).exit_code == 5
+    programs.assert_whole()
+    assert programs.calls() == [("bash", "done")]
+
+
+async def test_an_agent_is_asked_once_whether_what_runs_for_long_is_still_needed(programs, monkeypatch):
+    monkeypatch.setattr("watchkeeper.agents.backends.loop.REMIND_SECONDS", 0.0)
+    monkeypatch.setattr(acp, "OWN_TURN_SECONDS", 0.0)
+    programs.play("claude-code", "default")
+    stopped = [raw("task_notification", task_id="b1", status="stopped"), running(), state("idle")]
+    await programs.played([[*IN_BACKGROUND], [state("running"), ["say", "I stop it."], *stopped]])
+    _, second = programs.prompts()
+    assert "is not done while this runs in the background: make all" in second
+    assert programs.calls() == [("bash", "cancelled")]
+
+
+async def test_the_tools_of_an_agent_are_offered_to_claude_code_whole(programs: Programs) -> None:
+    """Claude Code offers other tools by name alone, so that its model must look for them first."""
+    programs.play("claude-code", "default")
+    await programs.played([[["say", "Over."]]])
+    ((_, opened),) = programs.received("session/new")
+    given = opened["params"]["_meta"]["claudeCode"]["options"]
+    assert given["mcpServers"][backends.TOOL_SERVER]["alwaysLoad"] is True
+    assert opened["params"]["mcpServers"] == []
+    assert {"ScheduleWakeup", "CronCreate"} <= set(given["disallowedTools"])
+
+
+def compaction(status: str, **more: Any) -> list[Any]:
+    return ["update", {"sessionUpdate": "compaction_update", "compactionId": "c1", "status": status, **more}]
+
+
+CHUNK = {
+    "sessionUpdate": "compaction_summary_chunk",
+    "compactionId": "c1",
+    "content": {"type": "text", "text": "So far: x."},
+}
+SUMMARY = {"summary": [{"type": "text", "text": "So far: x."}]}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [[compaction("completed", **SUMMARY)], [["update", CHUNK], compaction("completed")]],
+    ids=["whole", "in chunks"],
+)
+async def test_a_compaction_that_a_program_tells_is_shown_once_with_its_summary(programs, told):
+    usage = ["update", {"sessionUpdate": "usage_update", "used": 900, "size": 4000}]
+    smaller = ["update", {"sessionUpdate": "usage_update", "used": 90, "size": 4000}]
+    begins = [["say", "On."], usage, compaction("in_progress")]
+    await programs.played([[*begins, *told, compaction("completed"), smaller, ["say", "Over."]]])
+    sql = "SELECT status, tokens_before, tokens_after FROM compactions"
+    assert programs.query(sql) == [("applied", 900, 90)]
+    assert programs.query("SELECT text FROM observations") == [("So far: x.",)]
+    assert "program.unknown" not in programs.kinds()
+
+
+@pytest.mark.parametrize(("status", "reason"), [("failed", "no room"), ("cancelled", "")])
+async def test_a_compaction_that_failed_is_not_shown_as_one(programs, status, reason):
+    more = {"error": reason} if reason else {}
+    await programs.played(
+        [[["say", "On."], compaction("in_progress"), compaction(status, **more), ["say", "Over."]]]
+    )
+    assert programs.query("SELECT 1 FROM compactions") == []
+    assert programs.kinds().count("program.not_compacted") == 1
+
+
 # --- permissions ----------------------------------------------------------------------------------------------
 
 

@@ -289,6 +289,10 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
             ("c2", "Wall time: 0.1 seconds\naborted by user"),
             ("c3", None),
             ("c4", "exec command rejected by user"),  # no person was asked: the host died while it waited
+            (
+                "c5",
+                "Wall time: 1.0 seconds\nProcess running with session ID 7\nOutput:\n",
+            ),  # it ended with Codex
         ):
             arguments = json.dumps({"cmd": f"echo {call}"})
             items.append(
@@ -305,13 +309,89 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
 
     await programs.run_while(write_the_record)
     programs.assert_whole()
-    assert [status for _, status in programs.calls()] == ["done", "unknown", "unknown", "unknown"]
+    assert [status for _, status in programs.calls()] == ["done", "unknown", "unknown", "unknown", "unknown"]
     known, _, unknown = programs.prompts()[1].partition("is unknown: verify")
     assert "(c1)" in known
     assert "(c2)" in unknown
     assert "(c3)" in unknown
     assert "(c4)" in unknown
+    assert "(c5)" in unknown
     assert "may not have reached you" not in programs.prompts()[1]
+
+
+def in_turn(method: str, **params: Any) -> list[Any]:
+    return ["send", {"method": method, "params": {"threadId": "t", **params}}]
+
+
+MAKE = {"type": "commandExecution", "id": "c1", "command": "make all", "status": "inProgress"}
+MADE = in_turn("item/completed", item=MAKE | {"status": "completed", "aggregatedOutput": "made all of it"})
+COMPLETED = {"id": "u", "status": "completed"}
+STILL_MAKES = [
+    in_turn("item/started", item=MAKE), in_turn("item/started", item={"type": "agentMessage", "id": "m1"}),
+    in_turn("item/agentMessage/delta", itemId="m1", delta="It is being made."), in_turn("turn/completed", turn=COMPLETED),
+]  # fmt: skip
+
+
+async def test_a_task_is_done_once_its_command_has_ended_and_codex_was_told_how(programs: Programs) -> None:
+    over = [
+        in_turn("item/agentMessage/delta", itemId="m2", delta="Over."),
+        in_turn("turn/completed", turn=COMPLETED),
+    ]
+    turns = [
+        ["then", {"turn": {"id": "u"}}, [*STILL_MAKES, ["file", "go"], MADE]],
+        ["then", {"turn": {"id": "v"}}, over],
+    ]
+    programs.play("codex", "gpt-5")
+    programs.script(replies={"thread/start": {"thread": {"id": "t"}}, "turn/start": ["each", turns]})
+
+    async def let_it_end() -> None:
+        await programs.until(lambda state: "It is being made." in programs.transcript())
+        assert programs.calls() == [("bash", "running")]
+        assert programs.tasks()["a"]["status"] == "running"
+        (programs.fake / "go").touch()
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(let_it_end)
+    programs.assert_whole()
+    assert programs.calls() == [("bash", "done")]
+    assert programs.tasks()["a"]["result"] == "Over."
+    assert "made all of it" in programs.prompts()[1]
+    assert {"program.background", "program.background_ended"} <= set(programs.kinds())
+
+
+async def test_a_message_to_codex_while_only_its_command_runs_is_sent_at_once(programs: Programs) -> None:
+    over = [
+        in_turn("item/agentMessage/delta", itemId="m2", delta="Over."),
+        MADE,
+        in_turn("turn/completed", turn=COMPLETED),
+    ]
+    turns = [["then", {"turn": {"id": "u"}}, STILL_MAKES], ["then", {"turn": {"id": "v"}}, over]]
+    programs.play("codex", "gpt-5")
+    programs.script(replies={"thread/start": {"thread": {"id": "t"}}, "turn/start": ["each", turns]})
+
+    async def steer() -> None:
+        await programs.until(lambda state: "It is being made." in programs.transcript())
+        programs.submit("steer", agent_id=programs.agent()["id"], payload={"text": "Stop it."})
+        await programs.until(lambda state: programs.tasks()["a"]["status"] == "done")
+
+    await programs.run_while(steer)
+    programs.assert_whole()
+    assert "Stop it." in programs.prompts()[1]
+
+
+async def test_a_pause_at_once_stops_the_command_that_codex_waits_for(programs: Programs) -> None:
+    programs.play("codex", "gpt-5")
+    turn = ["then", {"turn": {"id": "u"}}, STILL_MAKES]
+    programs.script(replies={"thread/start": {"thread": {"id": "t"}}, "turn/start": turn})
+
+    async def pause() -> None:
+        await programs.until(lambda state: "It is being made." in programs.transcript())
+        programs.submit("pause", payload={"now": True})
+
+    assert (await programs.run_while(pause)).exit_code == 5
+    programs.assert_whole()
+    assert programs.calls() == [("bash", "unknown")]
+    assert programs.received("thread/backgroundTerminals/clean")
 
 
 async def test_a_budget_ends_the_turn_at_the_end_of_the_tool_call(programs: Programs) -> None:

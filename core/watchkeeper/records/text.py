@@ -672,6 +672,10 @@ def _program(verb: str, data: Mapping[str, Any]) -> str:
             done = sum(one.get("status") == "done" for one in items)
             now = next((str(one.get("title")) for one in items if one.get("status") == "running"), "")
             return f"to-do list: {done} of {len(items)} done" + (f", now {now}" if now else "")
+        case "background":
+            return f"{_one(data, 'tool')} goes on in the background: {_one(data, 'command')}"
+        case "background_ended":
+            return f"{_one(data, 'tool')} in the background ended ({_one(data, 'status')}): {_one(data, 'command')}"
         case "unknown":
             return f"sent something that this version does not know: {_one(data, 'name')}"
         case _ if verb.startswith("child_"):

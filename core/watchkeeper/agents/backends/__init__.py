@@ -102,6 +102,18 @@ class ToolEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolInBackground:
+    """A tool call goes on in the background, while the agent's model works on. `ToolEnd` follows when it has ended."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The model has nothing more to do, but what it began in the background still runs: the turn is not over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diff:
     """The change of one file by a tool call, as `diff -u` writes it."""
 
@@ -135,6 +147,8 @@ class Compaction:
 
     begun: bool
     summary: str = ""
+    failed: str = ""
+    """Why it did not, where it has ended without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +214,8 @@ Event = (
     | ToolBegin
     | ToolOutput
     | ToolEnd
+    | ToolInBackground
+    | Waiting
     | Diff
     | PlanItems
     | UsageReport
@@ -225,6 +241,8 @@ class Features:
     compacts: bool = True
     compact_instructions: bool = True
     """Whether instructions for a compaction are followed."""
+    reports_background: bool = False
+    """Whether it tells its model by itself when a command in the background has ended."""
     undo: str = "the program keeps its own context; Watchkeeper cannot undo its compactions"
     """Why compactions cannot be undone."""
 
@@ -600,6 +618,10 @@ class RpcBackend:
         self._process = process
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._questions: dict[str, asyncio.Future[Decision]] = {}
+        self.background: dict[str, str] = {}
+        """What runs in the background: the program's id of each, and the tool call that began it; empty: none did."""
+        self.waiting: Ended | None = None
+        """How the model's turn ended, while what it began still runs."""
         self.children: dict[str, str] = {}
         """The program's own sub-agents: the program's id of each, and what it was asked for."""
         process.on_request, process.on_notification = self._asked, self._told
@@ -658,6 +680,11 @@ class RpcBackend:
         """Hand events to the loop."""
         for event in events:
             self._queue.put_nowait(event)
+
+    def wait(self, ended: Ended) -> None:
+        """The model's turn is over, and what it began in the background is not."""
+        self.waiting = ended
+        self.put(Waiting())
 
     def child_began(self, child: str, title: str) -> None:
         """The program started a sub-agent."""

@@ -70,8 +70,6 @@ class AcpProgram:
     session_fields: Callable[[BackendSpec], dict[str, Any]] = lambda spec: {}
     """What is added to `session/new` and its like."""
     transcript: Callable[[BackendSpec, str], Path | None] = lambda spec, session: None
-    notice: Callable[[str, dict[str, Any]], backends.Event | None] = lambda method, params: None
-    """What a notification says that is not of the protocol."""
     mode: str = ""
     """The session mode in which it asks before each effect. Empty: `default`, where the program has modes at all."""
     model: str = ""
@@ -93,6 +91,8 @@ class _Call:
     begun: bool = False
     printed: int = 0
     ended: bool = False
+    background: bool = False
+    """It goes on after the program has given it a result."""
 
 
 class Acp(RpcBackend):
@@ -116,6 +116,10 @@ class Acp(RpcBackend):
         """The session mode that it reported last."""
         self._strayed = ""
         """Why it gets no prompt any more."""
+        self._summaries: dict[str, str] = {}
+        """Of each compaction in progress, what it told of its summary so far; by its id."""
+        self._compacted: set[str] = set()
+        """Compactions that have ended."""
 
     async def open(self, spec: BackendSpec) -> str:
         hello = {
@@ -199,6 +203,7 @@ class Acp(RpcBackend):
         await self.steer(text)
 
     async def steer(self, text: str) -> Literal["now", "next"]:
+        self.waiting = None
         self._turn += 1  # the turn ends with the last prompt that was sent
         self._open.add(self._turn)
         self._process.begin(self._turn_of(self._turn, text))
@@ -209,6 +214,8 @@ class Acp(RpcBackend):
         for question in list(self._questions):
             await self.answer(question, "cancel")
         await self._process.notify("session/cancel", {"sessionId": self._session})
+        if self.waiting is not None:
+            self._end_turn(backends.Ended("interrupted"))  # no prompt is open
 
     async def compact(self, instructions: str | None) -> None:
         self.put(backends.Compaction(begun=True))
@@ -243,9 +250,20 @@ class Acp(RpcBackend):
             text, self._held = backends.joined(self._held), []
             await self.steer(text)
             return
+        if ended.status == "completed" and self._works_on():
+            self.wait(ended)
+        else:
+            self._end_turn(ended)
+
+    def _works_on(self) -> bool:
+        """Whether the program goes on without a prompt, for what it began in the background."""
+        return bool(self.background)
+
+    def _end_turn(self, ended: backends.Ended) -> None:
+        self.waiting = None
         for call_id, call in self._calls.items():
             # An interrupted call is never closed by the program. What a call did when the agent died is unknown.
-            if call.begun and not call.ended and ended.kind != "died":
+            if call.begun and not call.ended and not call.background and ended.kind != "died":
                 self.put(backends.ToolEnd(call_id, "", "cancelled"))
         self._calls.clear()
         self.put(ended)
@@ -296,8 +314,6 @@ class Acp(RpcBackend):
 
     def notified(self, method: str, params: dict[str, Any]) -> None:
         update = params.get("update")
-        if (notice := self._program.notice(method, params)) is not None:
-            self.put(notice)
         if method != "session/update" or not isinstance(update, dict) or self._replaying:
             return
         match kind := str(update.get("sessionUpdate")):
@@ -322,10 +338,31 @@ class Acp(RpcBackend):
             case "config_option_update":
                 if option := _mode_option(update.get("configOptions")):
                     self._mode_said(option.get("currentValue"))
+            case "compaction_update" | "compaction_summary_chunk":
+                self._compaction(str(update.get("compactionId")), update)
             case "user_message_chunk" | "available_commands_update" | "session_info_update":
                 pass
             case _:
                 self.put(backends.Raw(kind[:100]))
+
+    def _compaction(self, compaction: str, update: dict[str, Any]) -> None:
+        """A compaction began, told a part of its summary, or ended; its end may be told twice."""
+        status, known = str(update.get("status") or ""), self._summaries.get(compaction)
+        if compaction in self._compacted:
+            return
+        if known is None:
+            self._summaries[compaction] = ""
+            self.put(backends.Compaction(begun=True))
+        if update["sessionUpdate"] == "compaction_summary_chunk":
+            self._summaries[compaction] = (known or "") + _text(update.get("content"))
+        elif status in ("completed", "failed", "cancelled"):
+            streamed = self._summaries.pop(compaction)
+            self._compacted.add(compaction)
+            summary = "\n".join(_text(one) for one in objects_of(update.get("summary"))) or streamed
+            failed = (
+                "" if status == "completed" else str(update.get("error") or f"the compaction was {status}")
+            )
+            self.put(backends.Compaction(begun=False, summary=summary, failed=failed))
 
     def _tool(self, call_id: str, update: dict[str, Any]) -> None:
         call = self._update(call_id, update)
@@ -338,7 +375,9 @@ class Acp(RpcBackend):
         if call.begun and not call.ended and len(output) > call.printed and status == "in_progress":
             self.put(backends.ToolOutput(call_id, output[call.printed :]))
             call.printed = len(output)
-        if status in _ENDED and not call.ended:
+        if status in _ENDED and not call.ended and call.background and _ENDED[status] == "done":
+            self.put(backends.ToolOutput(call_id, f"{_raw_output(update) or output}\n"))
+        elif status in _ENDED and not call.ended:
             call.ended = True
             diffs = _changes(call.content)
             if (
@@ -445,8 +484,8 @@ _CLAUDE_TOOLS = {
     "list_folder": ("LS",),
 }
 """Which of its own tools do what Watchkeeper's tools of these names do."""
-_CLAUDE_MODE_TOOLS = ("EnterPlanMode", "ExitPlanMode")
-"""They change the session mode."""
+_CLAUDE_OTHER_TOOLS = ("EnterPlanMode", "ExitPlanMode", "ScheduleWakeup", "CronCreate")
+"""Tools that it is not given: they change the session mode, or plan work for a time after the task has ended."""
 
 
 def _claude_fields(spec: BackendSpec) -> dict[str, Any]:
@@ -457,11 +496,16 @@ def _claude_fields(spec: BackendSpec) -> dict[str, Any]:
         **spec.options.get("claude_options", {}),
     }
     denied = [tool for name, tools in _CLAUDE_TOOLS.items() if name in spec.may_not for tool in tools]
-    options["disallowedTools"] = [*options.get("disallowedTools", []), *denied, *_CLAUDE_MODE_TOOLS]
+    options["disallowedTools"] = [*options.get("disallowedTools", []), *denied, *_CLAUDE_OTHER_TOOLS]
     if spec.memory is not None:
         options["allowedTools"] = [*options.get("allowedTools", []), f"mcp__{TOOL_SERVER}"]
-    return {"_meta": {"claudeCode": {"options": options, "emitRawSDKMessages": True},
-                      "systemPrompt": {"append": spec.instructions}}}  # fmt: skip
+        # Claude Code connects before the first prompt, and offers its model these tools whole, not by name alone. The
+        # protocol's own list of servers cannot say that.
+        ours = {"type": "http", "url": spec.memory.url, "alwaysLoad": True,
+                "headers": {"Authorization": f"Bearer {spec.memory.token}"}}  # fmt: skip
+        options["mcpServers"] = {**options.get("mcpServers", {}), TOOL_SERVER: ours}
+    return {"mcpServers": [], "_meta": {"claudeCode": {"options": options, "emitRawSDKMessages": True},
+                                        "systemPrompt": {"append": spec.instructions}}}  # fmt: skip
 
 
 def _claude_transcript(spec: BackendSpec, session: str) -> Path | None:
@@ -471,19 +515,98 @@ def _claude_transcript(spec: BackendSpec, session: str) -> Path | None:
     return home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(spec.folder.resolve())) / f"{session}.jsonl"
 
 
-def _claude_notice(method: str, params: dict[str, Any]) -> backends.Event | None:
-    message = object_of(params.get("message"))
-    if method != "_claude/sdkMessage" or message.get("subtype") != "api_retry":
-        return None
-    seconds, status = number_of(message.get("retry_delay_ms")) / 1000, message.get("error_status")
-    said = f"{message.get('error') or 'no answer'} ({status})"
-    return backends.Retrying(f"{said}; Claude Code tries again in {seconds:.0f} s", seconds)
-
-
 CLAUDE = AcpProgram(
-    "Claude Code", Features(), session_fields=_claude_fields, transcript=_claude_transcript, notice=_claude_notice,
+    "Claude Code", Features(reports_background=True), session_fields=_claude_fields, transcript=_claude_transcript,
     mode="default", model="default",
 )  # fmt: skip
+_TASK_ENDED: Mapping[str, Literal["done", "error", "cancelled", "unknown"]] = {
+    "completed": "done", "failed": "error", "killed": "cancelled", "stopped": "cancelled",
+}  # fmt: skip
+_MOST_OUTPUT_BYTES = 30_000
+OWN_TURN_SECONDS = 5.0
+"""How long after the end of a task Claude Code may take to begin a turn of its own."""
+
+
+class ClaudeCode(Acp):
+    """One session of Claude Code. Its adapter passes on what Claude Code itself says of model calls that it tries again, and
+    of what runs in the background, for which it takes a turn without a prompt when that has ended."""
+
+    def __init__(self, process: ProgramProcess) -> None:
+        super().__init__(process, CLAUDE)
+        self._tasks: dict[str, str] = {}
+        """Commands and others that were begun: the task of each, and its tool call."""
+        self._busy = False
+
+    def notified(self, method: str, params: dict[str, Any]) -> None:
+        if method == "_claude/sdkMessage":
+            self._heard(object_of(params.get("message")))
+        super().notified(method, params)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        task = str(message.get("task_id") or "")
+        match message.get("subtype"):
+            case "api_retry":
+                seconds, status = number_of(message.get("retry_delay_ms")) / 1000, message.get("error_status")
+                said = f"{message.get('error') or 'no answer'} ({status})"
+                self.put(backends.Retrying(f"{said}; Claude Code tries again in {seconds:.0f} s", seconds))
+            case "task_started":
+                self._tasks[task] = str(message.get("tool_use_id") or "")
+                if message.get("is_backgrounded"):
+                    self._in_background(task)
+            case "task_updated" if object_of(message.get("patch")).get("is_backgrounded"):
+                self._in_background(task)
+            case "background_tasks_changed":
+                listed = [one for one in objects_of(message.get("tasks")) if not one.get("ambient")]
+                running = {str(one.get("task_id")) for one in listed}
+                for one in running - set(self.background):
+                    self.background[one] = ""
+                for one in set(self.background) - running:
+                    self._task_ended(one, {})
+            case "task_notification":
+                self._task_ended(task, message)
+            case "session_state_changed":
+                self._busy = message.get("state") in ("running", "requires_action")
+                if self.waiting is not None and not self._works_on():
+                    self._end_turn(self.waiting)
+
+    def _works_on(self) -> bool:
+        return self._busy or super()._works_on()
+
+    def _in_background(self, task: str) -> None:
+        call_id = self.background[task] = self._tasks.get(task, "")
+        call = self._calls.get(call_id)
+        if call is not None and not call.ended:
+            call.background = True
+            self._begin(call_id, call)
+            self.put(backends.ToolInBackground(call_id))
+
+    def _task_ended(self, task: str, message: dict[str, Any]) -> None:
+        call_id = self.background.pop(task, "")
+        call = self._calls.get(call_id)
+        if call is not None and call.background and not call.ended:
+            call.ended = True
+            status = _TASK_ENDED.get(str(message.get("status"))) or "unknown"
+            said = [str(message.get("summary") or ""), _end_of(str(message.get("output_file") or ""))]
+            self.put(backends.ToolEnd(call_id, backends.joined(said), status))
+        if self.waiting is not None and not self._works_on():
+            self._process.begin(self._await_own_turn(self.waiting))
+
+    async def _await_own_turn(self, ended: backends.Ended) -> None:
+        """End the turn if Claude Code takes none of its own for a task that has ended."""
+        await asyncio.sleep(OWN_TURN_SECONDS)
+        if self.waiting is ended and not self._works_on():
+            self._end_turn(ended)
+
+
+def _end_of(path: str) -> str:
+    """The last part of what a command in the background has printed."""
+    place = Path(path)
+    with suppress(OSError, ValueError):
+        if path and place.is_file():
+            with place.open("rb") as file:
+                file.seek(max(0, place.stat().st_size - _MOST_OUTPUT_BYTES))
+                return file.read(_MOST_OUTPUT_BYTES).decode("utf-8", "replace")
+    return ""
 
 
 # --- OpenCode -------------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ class Codex(rpc.RpcBackend):
             **({"model": spec.model} if spec.model else {}), **({"threadId": spec.session, "excludeTurns": True} if spec.session else {}),
         }
         self._given: dict[str, dict[str, Any]] = {}
+        self._running: set[str] = set()  # commands
         self._next, self._turns = dict[str, str](), dict[str, str]()  # of each thread
         said = await self.request("initialize", {"clientInfo": rpc.CLIENT, "capabilities": {"experimentalApi": True}})
         self.version = str(object_of(said).get("userAgent") or "").partition("/")[2].partition(" ")[0][:60]
@@ -99,10 +100,16 @@ class Codex(rpc.RpcBackend):
         if self._strayed:
             raise rpc.PermissionsNotHeld(self._strayed)
         params = {"threadId": self._thread, "input": [{"type": "text", "text": text}], **self._next}
+        self.waiting = None
         self._turns[self._thread] = text_at(await self.request("turn/start", params), "turn", "id")
 
     async def steer(self, text: str) -> Literal["now", "next"]:
-        turn = {"threadId": self._thread, "expectedTurnId": self._turns.get(self._thread, "")}
+        if self.waiting is not None:  # no turn runs, only commands
+            await self.prompt(text)
+            return "now"
+        if self._thread not in self._turns:
+            raise backends.Refused("Codex has just ended its turn")
+        turn = {"threadId": self._thread, "expectedTurnId": self._turns[self._thread]}
         await self.request("turn/steer", {**turn, "input": [{"type": "text", "text": text}]})
         return "now"
 
@@ -111,6 +118,11 @@ class Codex(rpc.RpcBackend):
             for method, more in (("turn/interrupt", {"turnId": turn}), ("thread/backgroundTerminals/clean", {})):
                 with suppress(backends.Refused):  # it has ended just now
                     await self.request(method, {"threadId": thread, **more})
+        if self.waiting is not None:
+            self.waiting = None
+            with suppress(backends.Refused):
+                await self.request("thread/backgroundTerminals/clean", {"threadId": self._thread})
+            self.put(Ended("interrupted"))
 
     async def compact(self, instructions: str | None) -> None:
         await self.request("thread/compact/start", {"threadId": self._thread})
@@ -157,7 +169,13 @@ class Codex(rpc.RpcBackend):
             self._turns[thread] = str(object_of(params.get("turn")).get("id"))
         elif method == "turn/completed":
             ended, _ = self._ended(object_of(params.get("turn"))), self._turns.pop(thread, "")
-            self.child_ended(thread, done=ended.status == "completed") if child else self.put(ended)
+            if child:
+                self.child_ended(thread, done=ended.status == "completed")
+            elif ended.status == "completed" and self._running:
+                self._to_background()
+                self.wait(ended)
+            else:
+                self.put(ended)
         elif method == "error" and params.get("willRetry"):
             self.put(backends.Retrying(str(object_of(params.get("error")).get("message"))))
 
@@ -168,6 +186,12 @@ class Codex(rpc.RpcBackend):
         info, reason = error.get("codexErrorInfo"), str(error.get("message") or "the turn failed")
         kind = _KINDS.get("rateLimitExceeded" if "429" in str(info) else str(info), "")
         return Ended("failed", reason, kind, (self._resets_at or None) if "limit" in kind else None)
+
+    def _to_background(self) -> None:
+        """The model goes on, so the commands that still run do so in the background."""
+        for call in self._running.difference(self.background):
+            self.background[call] = call
+            self.put(backends.ToolInBackground(call))
 
     def _item(self, call: str, kind: str, item: dict[str, Any], child: str, begins: bool) -> None:
         status = str(item.get("status", "completed"))
@@ -185,12 +209,21 @@ class Codex(rpc.RpcBackend):
             }
             name, self._given[call] = known.get(kind, (kind, {"query": item.get("query") or item.get("path")}))
             self.put(backends.ToolBegin(call, name, self._given[call]))
+            if kind == "commandExecution" and not child:
+                self._running.add(call)
+        elif kind in ("agentMessage", "reasoning") and begins and not child:
+            self._to_background()
         elif kind in _CALLS:
             self.put(*(backends.Diff(call, one["path"], one["diff"]) for one in changes))
             said = "\n".join(str(one.get("text", "")) for one in objects_of(object_of(item.get("result")).get("content")))
             output = str(item.get("aggregatedOutput") or object_of(item.get("error")).get("message") or said)
             output += f"\n[exit code {item['exitCode']}]" if item.get("exitCode") else ""
             self.put(backends.ToolEnd(call, output, "error" if item.get("error") else _STATUS.get(status, "error")))
+            self._running.discard(call)
+            self.background.pop(call, None)
+            if self.waiting is not None and not self._running:
+                ended, self.waiting = self.waiting, None
+                self.put(ended)
 
 
 def _usage(report: dict[str, Any]) -> backends.UsageReport:

@@ -71,6 +71,8 @@ LONG_RETRY_SECONDS = 60.0
 interrupted, and the agent is parked."""
 RATE_LIMIT_SECONDS = 300.0
 """An agent whose program made too many requests is parked so long, where the program does not say until when."""
+REMIND_SECONDS = 300.0
+"""An agent that has nothing more to do is asked after so long whether what it began in the background is still needed."""
 GIVE_UP_SECONDS = 900.0
 """After so long, the turn is interrupted and the agent pauses."""
 INTERRUPT_SECONDS = 10.0
@@ -81,6 +83,8 @@ MOST_RESTARTS = 3
 MOST_ITEMS = 200
 """Items of a to-do list, and kinds of unknown messages, that are kept."""
 ITEM_CHARACTERS = 500
+COMMAND_CHARACTERS = 200
+"""Of a command in the background, where it is named."""
 NOTE_CHARACTERS = 2_000
 """Of a reason that a program gives."""
 OUTPUT_CHARACTERS = 30_000
@@ -107,6 +111,15 @@ DENIED = "[Watchkeeper] A person denied the call of {tool}: {reason}. Go on with
 REFUSED = "[Watchkeeper] The call of {tool} was refused: {reason}. Go on without it, or another way."
 BY_CONFIGURATION = "the configuration denies it"
 BY_ROLE = "the role {role} does not have it"
+BACKGROUND_ENDED = "[Watchkeeper] A call of {tool} that ran in the background has ended ({status}):\n{output}"
+BACKGROUND_STOPPED = (
+    "[Watchkeeper] A call of {tool} ran in the background, and was stopped when your work was interrupted: {command}\n"
+    "How far it came is unknown: verify before you do it again."
+)
+STILL_RUNS = (
+    "[Watchkeeper] Your task is not done while this runs in the background: {commands}\nStop what is not needed any more."
+    " You are told when the rest has ended."
+)
 EDITED = (
     "[Watchkeeper] A person did not allow this call of {tool} as it was, and asks for this instead:\n{text}"
 )
@@ -155,6 +168,15 @@ class _OpenCall:
     """It changed a file."""
     message: str = ""
     """What the program gets once the call has ended: why it was denied."""
+    background: bool = False
+    """It goes on while the agent's model works on."""
+    reminded: bool = False
+
+    @property
+    def command(self) -> str:
+        """What it does, on one line."""
+        given = self.arguments.get("command") or self.arguments.get("description") or self.name
+        return " ".join(str(given).split())[:COMMAND_CHARACTERS]
 
 
 def compaction_order(reads: Any, agent: Agent, program: Program, instructions: str | None) -> str:
@@ -211,6 +233,8 @@ class ProgramLoop:
         """The turn is interrupted, since the program waits for the end of a usage limit."""
         self._unknown: set[str] = set()
         self._compacting = False
+        self._waiting = False
+        """The model has nothing more to do, and waits for what runs in the background."""
         self._record = ProgramRecord(environment, agent)
 
     @property
@@ -563,6 +587,7 @@ class ProgramLoop:
         await self._store.commit(write)
         reach("program.prompted")
         self._text, self._said, self._interrupting, self._limit = [], "", False, None
+        self._waiting = False
         services.finished.pop(agent.id, None)
         self._silent_since = self._environment.clock.monotonic()
         self._environment.live.show(agent.id, "working", f"{self._program.label} works")
@@ -623,12 +648,14 @@ class ProgramLoop:
             if self._environment.clock.monotonic() - self._interrupted_at > INTERRUPT_SECONDS:
                 raise _ProgramDied(f"{self._program.label} did not end its turn")
             return
-        if self._wants_a_stop and not self._calls:
+        if self._may_stop:
             await self._interrupt()
             return
         await self._steer()
         silent = self._environment.clock.monotonic() - self._silent_since
-        if self._calls or self._asks:
+        if self._waiting and self._calls and not self._asks:
+            await self._remind(silent)
+        if self._awaited or self._asks:
             return
         if silent > GIVE_UP_SECONDS:
             self._control.pause(f"{self._program.label} was silent for {GIVE_UP_SECONDS / 60:.0f} minutes")
@@ -643,6 +670,27 @@ class ProgramLoop:
         return self._control.pause_reason is not None or (
             not self._compacting and self._wanted_compaction is not None
         )
+
+    @property
+    def _awaited(self) -> list[_OpenCall]:
+        """The calls that the turn cannot go on without: those in the background only once the model waits for them."""
+        return [call for call in self._calls.values() if self._waiting or not call.background]
+
+    @property
+    def _may_stop(self) -> bool:
+        """Whether the turn is to end, and cuts nothing. A pause of an agent that works on cuts what runs in the background."""
+        awaited = self._awaited if self._control.pause_reason is not None else self._calls
+        return self._wants_a_stop and not awaited
+
+    async def _remind(self, seconds: float) -> None:
+        """Ask an agent that has nothing more to do, once, whether what runs in the background is still needed."""
+        running = [call for call in self._calls.values() if not call.reminded]
+        if seconds < REMIND_SECONDS or not running:
+            return
+        for call in running:
+            call.reminded = True
+        await self._append("user", STILL_RUNS.format(commands="; ".join(call.command for call in running)))
+        await self._send_waiting()
 
     async def _steer(self) -> None:
         """Send what has come for the agent into the running turn."""
@@ -673,7 +721,7 @@ class ProgramLoop:
         if reached is not None and self._control.pause_reason is None:
             await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
             self._control.pause(reached.reason)
-            if not self._calls:  # else at the end of the call, whose effect would be in doubt
+            if self._may_stop:  # else at the end of the call, whose effect would be in doubt
                 await self._interrupt()
 
     async def _interrupt(self) -> None:
@@ -691,6 +739,7 @@ class ProgramLoop:
         agent, live = self._agent, self._environment.live
         match event:
             case backends.Text(text, message):
+                self._waiting = False
                 if message != self._message:
                     await self._flush_text()
                     self._message = message
@@ -701,7 +750,14 @@ class ProgramLoop:
             case backends.Reasoning(text):
                 live.stream(agent.id, text)
             case backends.ToolBegin():
+                self._waiting = False
                 await self._begin_call(event)
+            case backends.ToolInBackground(call_id):
+                await self._move_to_background(call_id)
+            case backends.Waiting():
+                await self._flush_text()
+                self._waiting = True
+                self._show_waiting()
             case backends.ToolOutput(call_id, text):
                 if (call := self._calls.get(call_id)) is not None and len(call.output) < OUTPUT_CHARACTERS:
                     call.output += text
@@ -716,8 +772,9 @@ class ProgramLoop:
                     call.patch += patch.rstrip("\n") + "\n"
             case backends.ToolEnd():
                 await self._end_call(event)
-                if self._wants_a_stop and not self._calls:
+                if self._may_stop:
                     await self._interrupt()
+                self._show_waiting()
             case backends.PlanItems(items):
                 shown = self._environment.redact(list(items[:MOST_ITEMS]))
                 listed = [{"title": title[:ITEM_CHARACTERS], "status": status} for title, status in shown]
@@ -725,8 +782,8 @@ class ProgramLoop:
             case backends.UsageReport():
                 await self._record.report(event)
                 await self._check_budget()
-            case backends.Compaction(begun, summary):
-                await self._compacted(begun, summary)
+            case backends.Compaction():
+                await self._compacted(event)
             case backends.Child(child, title, status):
                 named = {"child": child[:ITEM_CHARACTERS], "title": title[:ITEM_CHARACTERS]}
                 await self._note(f"program.child_{status}", **self._environment.redact(named))
@@ -803,6 +860,19 @@ class ProgramLoop:
         self._calls[event.id] = _OpenCall(row, self._turn, name, arguments, now)
         self._environment.live.show(self._agent.id, "tool", name)
 
+    async def _move_to_background(self, call_id: str) -> None:
+        call = self._calls.get(call_id)
+        if call is not None and not call.background:
+            call.background = True
+            await self._note("program.background", tool=call.name, call=call.row, command=call.command)
+            self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
+
+    def _show_waiting(self) -> None:
+        """Show what the agent waits for, if it has nothing else to do."""
+        if self._waiting and self._calls:
+            commands = "; ".join(call.command for call in self._calls.values())
+            self._environment.live.show(self._agent.id, "tool", f"waits, in the background runs: {commands}")
+
     async def _end_call(self, event: backends.ToolEnd) -> None:
         call = self._calls.pop(event.id, None)
         if call is None:
@@ -827,6 +897,9 @@ class ProgramLoop:
             agents.end_step(tx, self._agent.id, call.turn, seq)
             tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.row,
                      seconds=round(tx.now - call.began, 3), preview=text[:200])  # fmt: skip
+            if call.background:
+                tx.event("program.background_ended", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name,
+                         call=call.row, command=call.command, status=status)  # fmt: skip
 
         await self._store.commit(write)
         reach("program.tool_ended")
@@ -836,6 +909,10 @@ class ProgramLoop:
         if event.status == "done" and (reason := self._overstepped(call)):
             raise _Unsafe(
                 f"{self._program.label} ran {call.name} without asking, though {reason}; it was stopped"
+            )
+        if call.background and not self._program.features.reports_background and event.status != "unknown":
+            call.message = BACKGROUND_ENDED.format(
+                tool=call.name, status=status, output=text[-NOTE_CHARACTERS:]
             )
         if call.message:
             await self._append("user", call.message)
@@ -854,8 +931,14 @@ class ProgramLoop:
 
     async def _close_calls(self, turn: str) -> None:
         """The turn has ended: what it did not close was cancelled, or goes on in a sub-agent of the program's own."""
-        for call_id in list(self._calls):
+        for call_id, call in list(self._calls.items()):
             ended = backends.ToolEnd(call_id, "[cancelled] The turn ended before this call did.", "cancelled")
+            if call.background and turn != "completed":
+                stopped = BACKGROUND_STOPPED.format(tool=call.name, command=call.command)
+                ended = backends.ToolEnd(
+                    call_id, "[outcome unknown] It was stopped in the background.", "unknown"
+                )
+                await self._append("user", stopped)
             if turn == "completed":
                 ended = backends.ToolEnd(
                     call_id, "[outcome unknown] The turn ended while this call ran.", "unknown"
@@ -974,14 +1057,18 @@ class ProgramLoop:
 
     # --- its context --------------------------------------------------------------------------------------------
 
-    async def _compacted(self, begun: bool, summary: str) -> None:
-        if begun:
+    async def _compacted(self, event: backends.Compaction) -> None:
+        if event.begun:
             self._environment.live.show(
                 self._agent.id, "compacting", f"{self._program.label} compacts its context"
             )
             return
+        self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
         await self._flush_text()
-        await self._record.compacted(self._environment.redact(summary))
+        if event.failed:
+            await self._note("program.not_compacted", reason=self._environment.redact(event.failed)[:2000])
+        else:
+            await self._record.compacted(self._environment.redact(event.summary))
 
     # --- between turns --------------------------------------------------------------------------------------------
 

@@ -30,7 +30,15 @@ from watchkeeper.agents.backends import (
     MemoryServer,
     ProgramProcess,
 )
-from watchkeeper.agents.backends.acp import CLAUDE, OPENCODE, OPENCODE_PERMISSION, Acp, AcpProgram, OpenCode
+from watchkeeper.agents.backends.acp import (
+    CLAUDE,
+    OPENCODE,
+    OPENCODE_PERMISSION,
+    Acp,
+    AcpProgram,
+    ClaudeCode,
+    OpenCode,
+)
 from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
 from watchkeeper.agents.backends.codex import Codex
 from watchkeeper.agents.tools.containment import Containment
@@ -149,7 +157,7 @@ BUILT_IN: tuple[Program, ...] = (
         jsonrpc_field=False, tested=("0.169.0", "0.171.0"), passed=("CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL", *_PROXY),
     ),
     Program(
-        "claude-code", "Claude Code", ("claude-agent-acp",), partial(Acp, program=CLAUDE), CLAUDE.features,
+        "claude-code", "Claude Code", ("claude-agent-acp",), ClaudeCode, CLAUDE.features,
         reader="claude-code", tested=("0.49.0", "0.101.0"),
         passed=("CLAUDE_CONFIG_DIR", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL",
                 "CLAUDE_CODE_OAUTH_TOKEN", *_PROXY),

@@ -41,7 +41,7 @@ from watchkeeper.store.transaction import Transaction
 if TYPE_CHECKING:
     from watchkeeper.agents.backends.programs import Program
     from watchkeeper.transcripts.reading import SessionTail
-    from watchkeeper.transcripts.records import ImportedMessage, ModelCall
+    from watchkeeper.transcripts.records import ImportedCompaction, ImportedMessage, ModelCall
 
 SETTLE_SECONDS = 2.0
 """How long the program's record may lag behind its last word."""
@@ -50,8 +50,10 @@ DIGEST_TOKENS = 8_000
 """Of what an agent did before, for a session that starts without its memory."""
 CUT_RESULT = re.compile(
     r"\baborted( by user)?( after [\d.]+ ?s)?[\s.\]]*$|\[Tool execution was interrupted\]|\[Request interrupted by user|Tool execution aborted"
+    r"|^Command running in background with ID: |(?m:^Process running with session ID \d+$)"
 )
-"""What programs write as the result of a call that they cut themselves, when their input ended or they came back."""
+"""What programs write as the result of a call that they cut themselves, when their input ended or they came back; and of one
+that goes on in the background, which ends with them."""
 PROMPT_END = 200
 """Characters of the end of a prompt by which it is found in the program's record."""
 
@@ -327,7 +329,7 @@ class ProgramRecord:
                     self._told_live -= 1
                     continue
                 trigger = "manual" if self.ordered else record.trigger
-                await self.compacted("", trigger=trigger, record=record.uid)
+                await self.compacted("", trigger=trigger, record=record)
             elif isinstance(record, Summary) and record.agent == MAIN:
                 await self._summarise(self._environment.redact(record.text))
         if final:
@@ -397,14 +399,18 @@ class ProgramRecord:
 
     # --- its compactions --------------------------------------------------------------------------------------
 
-    async def compacted(self, summary: str, *, trigger: str = "program", record: str | None = None) -> None:
+    async def compacted(
+        self, summary: str, *, trigger: str = "program", record: ImportedCompaction | None = None
+    ) -> None:
         """The program dropped what its context held, as a view of this agent: everything before is not in it.
 
-        `record`: its id in the program's own record, if that tells it.
+        `record`: what the program's own record tells of it, if it does.
         """
-        if trigger == "program" and self._tail is not None:
+        if record is None and self._tail is not None:
             await self.look()  # its own record tells of it
             return
+        trigger = "manual" if self.ordered else trigger
+        before, after = (record.tokens_before, record.tokens_after) if record is not None else (None, None)
         agent_id = self._agent.id
 
         def write(tx: Transaction) -> int:
@@ -416,13 +422,13 @@ class ProgramRecord:
             new = int(tx.one("SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,))[0]) + 1
             compaction = message_rows.add_compaction(
                 tx, agent_id, trigger=trigger, status="applied", reason="the program compacted its context",
-                high_water=last, messages_removed=removed, tokens_before=tokens, view_before=version, view_after=new,
-                model=self._agent.model,
+                high_water=last, messages_removed=removed, tokens_before=before or tokens, tokens_after=after,
+                view_before=version, view_after=new, model=self._agent.model,
             )  # fmt: skip
             self._add_view(tx, new, version, last, summary, compaction)
             tx.event("compaction.applied", agent_id=agent_id, compaction=compaction, trigger=trigger,
-                     tokens_before=tokens, messages_removed=removed, high_water=last,
-                     **({} if record is None else {"record": record}))  # fmt: skip
+                     tokens_before=before or tokens, tokens_after=after, messages_removed=removed, high_water=last,
+                     **({} if record is None else {"record": record.uid}))  # fmt: skip
             return compaction
 
         self._summary_of = await self._store.commit(write)
