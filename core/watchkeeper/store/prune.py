@@ -455,9 +455,22 @@ def _imported(connection: Connection, session_id: str) -> Iterator[None]:
                 yield
 
 
+KEYS_AT_ONCE = 2_000
+
+
 def _rows(connection: Connection, table: Table, owner_id: str) -> Iterator[None]:
-    some = f"SELECT {table.key} FROM {table.name} WHERE {table.owner}_id = ? LIMIT ?"
-    sql = f"DELETE FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} IN ({some})"
-    while connection.execute(sql, (owner_id, owner_id, ROWS_AT_ONCE)).rowcount == ROWS_AT_ONCE:
-        yield
+    """By key: to look each time for any rows that are left passes over all that were deleted before, on a server."""
+    keys = f"SELECT {table.key} FROM {table.name} WHERE {table.owner}_id = ?"
+    page = f"ORDER BY {table.key} LIMIT {KEYS_AT_ONCE:d}"
+    sql = f"DELETE FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} {IN_LIST}"
+    if table.key == "id":  # not by the index of owners
+        sql = f"DELETE FROM {table.name} WHERE id {IN_LIST}"
+    found = connection.execute(f"{keys} {page}", (owner_id,)).fetchall()
+    while found:
+        for start in range(0, len(found), ROWS_AT_ONCE):
+            some = list_of([row[0] for row in found[start : start + ROWS_AT_ONCE]])
+            connection.execute(sql, (some,) if table.key == "id" else (owner_id, some))
+            yield
+        after = found[-1][0]
+        found = connection.execute(f"{keys} AND {table.key} > ? {page}", (owner_id, after)).fetchall()
     yield
