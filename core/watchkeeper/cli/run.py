@@ -6,6 +6,7 @@ the user confirms it. A session that a budget has paused gets a new limit before
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -41,6 +42,7 @@ from watchkeeper.models.registry import (
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.ports import random_id
+from watchkeeper.records.sandboxes import OFF, SANDBOXES
 from watchkeeper.records.text import json_text
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse
@@ -48,7 +50,8 @@ from watchkeeper.store.place import Place
 from watchkeeper.store.workers import Needs, check_label
 
 if TYPE_CHECKING:
-    from watchkeeper.runtime.config import RoleModel
+    from watchkeeper.agents.tools.workers import WorkerPool
+    from watchkeeper.runtime.config import Config, RoleModel
     from watchkeeper.runtime.lifecycle import Continuation
     from watchkeeper.store.lease import LeaseHolder
 
@@ -295,6 +298,10 @@ def driving_options(function: Any) -> Any:
                 help="Let a tool run without asking (repeatable); 'write:GLOB': writes to these paths.",
             ),
             click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
+            click.option(
+                "--sandbox", type=click.Choice(SANDBOXES),
+                help="Confine bash: it writes only in the workspace and reads no credentials (default: [sandbox] in the configuration).",
+            ),
             approval_timeout_option,
         ]
     ):  # fmt: skip
@@ -714,6 +721,8 @@ def _start(
     if needs is None and config.memory.model is not None and ref != SURVEYOR:
         _check_model(config.memory.model, config, {})
         check_key(config.memory.model, environment="this shell", then="run this command again")
+    sandbox = options["sandbox"] or config.sandbox.bash
+    _check_sandbox(sandbox, ref, config, options, None if needs is not None else workspace)
     allowed = tuple(options.get("allow_models", ()))
     if outside is not None:
         _check_model(outside["model"], config, {})
@@ -738,6 +747,7 @@ def _start(
             base_url=chosen.base_url,
             allow_models=allowed,
             continues=outside,
+            sandbox=sandbox,
         ),
         budgets=limits,
         needs=needs,
@@ -818,6 +828,38 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
             raise BadInput(
                 f"the price of {ref} is unknown, so --budget-usd cannot be kept; use --budget-tokens"
             )
+
+
+def _check_sandbox(
+    sandbox: str, ref: str, config: Config, options: dict[str, Any], workspace: Path | None
+) -> None:
+    """Refuse a sandbox that this machine cannot give (a worker's machine is checked by its host), and say that bash is
+    not confined if it may run without a question.
+
+    Raises:
+        BadInput: nothing here confines the commands.
+    """
+    from watchkeeper.agents.backends.programs import load_programs, refuse_program
+    from watchkeeper.agents.tools.contract import Permission
+    from watchkeeper.agents.tools.workers import Permissions, WorkerPool
+
+    if sandbox == OFF:
+        rules = Permissions(
+            user=config.permissions, allow=frozenset(options["allow"]), deny=frozenset(options["deny"])
+        )
+        if rules.resolve("bash") is Permission.ALLOW:
+            click.echo("wk: bash runs without asking and is not confined (see `--sandbox`)", err=True)
+        return
+    refuse_program(sandbox, ref, load_programs(config.agents))
+    if workspace is not None:
+        asyncio.run(_try_sandbox(WorkerPool(1, workspace, os.environ, sandbox=sandbox)))
+
+
+async def _try_sandbox(pool: WorkerPool) -> None:
+    try:
+        await pool.check_sandbox()
+    finally:
+        await pool.aclose()
 
 
 def _drive(

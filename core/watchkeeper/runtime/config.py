@@ -102,6 +102,12 @@ def _model_ref(value: str) -> str:
     return value
 
 
+class SandboxSettings(_Strict):
+    """What confines the commands of agents (`agents.tools.sandbox`)."""
+
+    bash: Literal["off", "workspace", "workspace,no-network"] = "off"
+
+
 class MemorySettings(_Strict):
     """How agents' contexts are kept short."""
 
@@ -136,6 +142,8 @@ class Config(_Strict):
     containment: Literal["auto", "cgroup", "namespace", "register"] = "auto"
     """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the
     best there is."""
+    sandbox: SandboxSettings = SandboxSettings()
+    """For new sessions without `--sandbox`; a session keeps what it started with."""
     anthropic: AnthropicSettings = AnthropicSettings()
     openai: OpenAISettings = OpenAISettings()
     """`openai/<model>`: the Responses API."""

@@ -23,6 +23,7 @@ from functools import partial
 from watchkeeper.agents import agent_state
 from watchkeeper.agents.agent_state import RunResult, TaskOutcome
 from watchkeeper.agents.backends.loop import ProgramLoop
+from watchkeeper.agents.backends.programs import refuse_program
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
@@ -586,6 +587,8 @@ class SessionHost:
                 text = self.environment.redact(f"{task.name}: {warning}")
                 await self.store.commit(partial(Transaction.event, kind="host.warning", text=text))
             try:
+                if self.environment.programs is not None:
+                    refuse_program(self._settings.sandbox, model, self.environment.programs.found)
                 agent_id = await dispatch(
                     self.environment,
                     task,

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.backends.programs import AgentPrograms, load_programs
+from watchkeeper.agents.backends.programs import AgentPrograms, load_programs, refuse_program
 from watchkeeper.agents.backends.tool_server import ToolServer
 from watchkeeper.agents.environment import Environment, LoopSettings
 from watchkeeper.agents.limits import Budgets, UsageLimits
@@ -47,6 +47,7 @@ from watchkeeper.records.messages import (
 )
 from watchkeeper.records.ports import Clock, IdSource, random_id
 from watchkeeper.records.redact import Redactor, known_secrets
+from watchkeeper.records.sandboxes import OFF
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.records.tool_inputs import is_path_granted
 from watchkeeper.runtime import background, lifecycle
@@ -253,8 +254,14 @@ async def _assemble(
         database_path=store.path,
         containment=containment,
         timeout_seconds=config.tool_timeout_seconds,
+        sandbox=settings.sandbox,
     )
     undo.push_async_callback(pool.aclose)
+    programs = load_programs(config.agents)
+    if once is None and settings.sandbox != OFF:
+        for one in chosen.values():
+            refuse_program(settings.sandbox, one.model, programs)
+        await pool.check_sandbox()
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
     mcp = McpServers(config.mcp_servers, workspace, environ, redact, clock=clock, containment=containment)
     undo.push_async_callback(mcp.aclose)
@@ -325,7 +332,7 @@ async def _assemble(
         pool=pool,
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
-        programs=AgentPrograms(load_programs(config.agents), environ, containment, tool_server.serve),
+        programs=AgentPrograms(programs, environ, containment, tool_server.serve),
         worktrees=worktrees,
         calibrations=Calibrations(partial(agents.reported_prompts, store, store.session_id)),
         memory_model=lambda role: (

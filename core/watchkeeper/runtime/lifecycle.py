@@ -65,6 +65,8 @@ class SessionSettings:
     continues: dict[str, str] | None = None
     """A session of an agent program, begun outside, that an agent goes on with: `program`, `session`, `transcript`,
     `folder` and the agent's `model`."""
+    sandbox: str = "off"
+    """What confines the agents' shells (`records.sandboxes`)."""
 
     @classmethod
     def load(cls, text: str) -> SessionSettings:

@@ -446,7 +446,13 @@ class Runtime:
             raise BadInput(
                 "no model is chosen; pass one, as in model='anthropic/<model>', or set `model` in config.toml"
             )
-        wanted = NewSession(goal, Path(workspace), ref, settings or SessionSettings(), budgets or {})
+        wanted = NewSession(
+            goal,
+            Path(workspace),
+            ref,
+            settings or SessionSettings(sandbox=config.sandbox.bash),
+            budgets or {},
+        )
         prepare = None
         if from_session is not None:
             prepare = carry(self.path, from_session, redact=user_redactor()).write

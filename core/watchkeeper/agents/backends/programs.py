@@ -43,6 +43,8 @@ from watchkeeper.agents.backends.codex import ARGUMENTS as CODEX_ARGUMENTS
 from watchkeeper.agents.backends.codex import Codex
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.processes import worker_environment
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.sandboxes import OFF
 from watchkeeper.store.agents import Agent
 
 if TYPE_CHECKING:
@@ -277,6 +279,20 @@ def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
     return any(given.get(name) for name in keys.get(program.name, ())) or any(
         os.path.exists(place) for place in places[program.name]
     )
+
+
+def refuse_program(sandbox: str, ref: str, programs: Mapping[str, Program]) -> None:
+    """Refuse an agent program in a session whose `bash` is confined: it runs commands of its own.
+
+    Raises:
+        BadInput: the model reference names a program.
+    """
+    program = programs.get(ref.partition("/")[0])
+    if sandbox != OFF and program is not None:
+        raise BadInput(
+            f"{ref}: the sandbox ({sandbox}) does not confine the commands of {program.label}; use its own sandbox and"
+            " `--sandbox off`, or another model"
+        )
 
 
 @dataclass(slots=True)

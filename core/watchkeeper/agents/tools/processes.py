@@ -25,8 +25,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from watchkeeper.agents.tools.confinement import (
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_REC,
+    MS_SLAVE,
+    NEWNS,
+    NEWPID,
+    mount,
+    restrict,
+    unshare,
+    wait_outside,
+)
 from watchkeeper.records.errors import host_fault
 from watchkeeper.store.place import Place
 
@@ -87,6 +100,7 @@ _RLIMIT_LOCKS = 10
 _MARKED_LIMITS = (b"Max file locks", b"Max resident set")
 """Limits without an effect since Linux 2.4 and 2.6: one for the mark of a session, one for that of an agent's program."""
 _MOST_ROUNDS = 50
+_MOST_LEVELS = 5
 _ENDED = (b"Z", b"X")
 """States of a process that has ended, in its `stat`."""
 
@@ -117,33 +131,32 @@ def descendants(pid: int) -> list[int]:
     return [one for one in found if not _is_zombie(one)]
 
 
-def folder_of_shell(worker_pid: int) -> str | None:
-    """The folder of the shell that a worker started; None where the system cannot tell."""
-    shell = shell_of(worker_pid)
-    try:
-        folder = os.readlink(f"/proc/{shell}/cwd") if shell is not None else None
-    except OSError:
-        return None
-    return folder if folder is not None and os.path.isdir(folder) else None
-
-
 def shell_of(worker_pid: int) -> int | None:
-    """The process of the shell that a worker started: its first child named bash; None where there is none, or the
-    system cannot tell."""
+    """The shell that a worker started: the first process named bash below it; None where the system cannot tell.
+
+    Between the two may be what made a namespace for the worker, and what confines the shell.
+    """
     if sys.platform != "linux":
         return None
-    children = sorted(_children_of(worker_pid))
-    # A worker in a PID namespace is the child of the process that made the namespace for it.
-    inside = [pid for child in children if _leads_namespace(child) for pid in sorted(_children_of(child))]
-    shells = [pid for pid in (*children, *inside) if _file_of(pid, "comm").strip() == b"bash"]
-    return shells[0] if shells else None
+    level = [worker_pid]
+    for _ in range(_MOST_LEVELS):
+        level = sorted(child for pid in level for child in _children_of(pid))
+        for pid in level:
+            if _file_of(pid, "comm").strip() == b"bash":
+                return pid
+    return None
 
 
-def _leads_namespace(pid: int) -> bool:
-    """Whether it is the first process of a PID namespace below ours."""
-    lines = _file_of(pid, "status").splitlines()
-    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
-    return len(numbers) > 1 and numbers[-1] == b"1"
+def folder_of_shell(worker_pid: int) -> str | None:
+    """The folder of the shell that a worker started; None where the system cannot tell."""
+    pid = shell_of(worker_pid)
+    if pid is None:
+        return None
+    try:
+        folder = os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return None
+    return folder if os.path.isdir(folder) else None
 
 
 def kill_descendants(pid: int) -> None:
@@ -368,30 +381,6 @@ class OutcomeUnknown(Exception):
 #
 # The worker's own parts stay readable: the interpreter, its libraries and the system's, and programs.
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""Numbers of the system calls; the same on every architecture."""
-_VERSION = 1
-_PATH_BENEATH = 1
-_PR_SET_NO_NEW_PRIVS = 38
-
-_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
-_READING = _READ_FILE | _READ_FOLDER
-_WRITE_FILE = 1 << 1
-_CHANGING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
-"""Writing, and removing and making entries of every kind."""
-_REFER, _TRUNCATE = 1 << 13, 1 << 14
-"""Moving between folders (from version 2 of Landlock) and cutting files short (from version 3)."""
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
-
-
 _PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store")
 _SETTINGS = (
     "/etc/ld.so.cache",
@@ -413,34 +402,12 @@ def confine(workspace: str) -> bool:
     Raises:
         OSError: the machine ran out of something that this needs; nothing is confined yet.
     """
-    if sys.platform != "linux":
-        return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
-    if version < 1:
-        return False
-    changing = _CHANGING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    ruleset = _Ruleset(changing | _READING)
-    rules = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
-    if rules < 0:
-        if (
-            host_fault(failed := OSError(ctypes.get_errno(), "no ruleset of Landlock can be made"))
-            is not None
-        ):
-            raise failed
-        return False
     try:
-        allowed = _allow(libc, rules, workspace, changing | _READING)
-        allowed = allowed and _allow(libc, rules, os.devnull, _WRITE_FILE | _READ_FILE)
-        for place in _own_places():
-            _allow(libc, rules, place, _READING if os.path.isdir(place) else _READ_FILE)
-        return (
-            allowed
-            and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            and libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), 0) == 0
-        )
-    finally:
-        os.close(rules)
+        return restrict((workspace, os.devnull), _own_places())
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise
+        return False
 
 
 def _own_places() -> Iterator[str]:
@@ -452,20 +419,6 @@ def _own_places() -> Iterator[str]:
     yield from map(str, mimetypes.knownfiles)
     yield from (place for place in sys.path if os.path.isabs(place))
     yield from (place for place in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(place))
-
-
-def _allow(libc: ctypes.CDLL, rules: int, path: str, access: int) -> bool:
-    try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError as error:
-        if host_fault(error) is not None:
-            raise  # otherwise this worker could never open the files there
-        return False
-    try:
-        rule = _PathBeneath(access, place)
-        return bool(libc.syscall(_ADD_RULE, ctypes.c_int(rules), _PATH_BENEATH, ctypes.byref(rule), 0) == 0)
-    finally:
-        os.close(place)
 
 
 # --- In a worker: the session's database files, always refused ----------------------------------------------
@@ -612,9 +565,6 @@ def _of(status: os.stat_result) -> Identity:
 # system that lets users make user namespaces. It also needs its own `/proc`, without which programs would
 # look each other up under wrong numbers.
 
-_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 16_384, 1 << 19
-
 
 def enter_namespace(parent_pid: int) -> None:
     """Continue as the first process of a new namespace. The calling process stays outside, and ends with this
@@ -626,53 +576,21 @@ def enter_namespace(parent_pid: int) -> None:
     Raises:
         OSError: the system does not allow it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.geteuid(), os.getegid()
-    if libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS) != 0:
-        _check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS), "unshare")
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as table:
-                table.write(text)
+    unshare(NEWPID | NEWNS)
     die_with_parent(parent_pid, signal.SIGKILL)
     outside_lives, outside = os.pipe()
     inside = os.fork()
     if inside:
         os.close(outside_lives)
-        _wait_outside(inside)
+        wait_outside(inside)
     os.close(outside)
-    _check(libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
+    if not _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)):
+        raise OSError("prctl")
     if select.select([outside_lives], [], [], 0)[0]:
         os._exit(1)  # the process outside died before this one could ask for its death signal
     os.close(outside_lives)
-    _check(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
-    _check(libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
-
-
-def _wait_outside(inside: int) -> NoReturn:
-    """Hold nothing open, and end as the process inside ends."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        os.dup2(null, descriptor)
-    while True:
-        with suppress(InterruptedError):
-            code = os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1])
-            break
-    if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with suppress(OSError, ValueError):  # SIGKILL has no handler to take away
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(max(code, 0))
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+    mount(None, "/", None, MS_REC | MS_SLAVE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
 
 
 # --- An agent program's parent --------------------------------------------------------------------------

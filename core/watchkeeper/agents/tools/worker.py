@@ -24,10 +24,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from watchkeeper.agents.tools.contract import SHELL_LOST, WORKER_CHARACTERS, after_word, shorten_content
 from watchkeeper.agents.tools.processes import (
@@ -45,11 +46,15 @@ from watchkeeper.agents.tools.processes import (
     hide_worker_variables,
     kill_descendants,
     mark_limits,
+    shell_of,
     start_ticks,
 )
 from watchkeeper.records.errors import RETRY_SECONDS, HostFault, as_record, host_fault, raising_host_faults
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 from watchkeeper.records.tool_inputs import PREMISES_CHANGED
+
+if TYPE_CHECKING:
+    from watchkeeper.agents.tools.sandbox import ConfinedShells
 
 # --- In a worker: one agent's shell. While it runs, it keeps its folder, variables and jobs from call to ---
 #
@@ -75,13 +80,19 @@ class _Bash:
         self._process = process
 
     @classmethod
-    async def start(cls, folder: Path, environ: Mapping[str, str]) -> _Bash:
+    async def start(cls, folder: Path, environ: Mapping[str, str], prefix: Sequence[str] = ()) -> _Bash:
+        """`prefix`: the words of a program that confines the shell."""
         process = await asyncio.create_subprocess_exec(
-            "/bin/bash", "--noprofile", "--norc",
+            *prefix, "/bin/bash", "--noprofile", "--norc",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             cwd=folder, env={**environ, "PS1": "", "PS2": "", "TERM": "dumb"},
         )  # fmt: skip
         return cls(process)
+
+    @property
+    def pid(self) -> int:
+        """Of the shell; its parent may be a process that confines it."""
+        return shell_of(os.getpid()) or self._process.pid
 
     @property
     def closed(self) -> bool:
@@ -90,7 +101,7 @@ class _Bash:
     def folder(self) -> str | None:
         """The folder that the shell is in; None where the system cannot tell."""
         try:
-            return os.readlink(f"/proc/{self._process.pid}/cwd")
+            return os.readlink(f"/proc/{self.pid}/cwd")
         except OSError:
             return None
 
@@ -143,18 +154,40 @@ class _Bash:
 
 
 class Shell:
-    """Runs `bash`."""
+    """Runs `bash`; in a sandbox if there is one."""
 
-    def __init__(self, workspace: str) -> None:
+    def __init__(self, workspace: str, confined: ConfinedShells | None = None) -> None:
         self._workspace = Path(workspace)
+        self._confined = confined
         self._session: _Bash | None = None
 
+    async def open(self) -> _Bash:
+        """The shell; a new one in the workspace, if there is none.
+
+        Raises:
+            DoesNotHold: it could not be confined.
+        """
+        if self._session is None:
+            start = partial(_Bash.start, self._workspace, os.environ)
+            self._session = await (self._confined.open(start) if self._confined is not None else start())
+        return self._session
+
     async def run(self, request: dict[str, Any]) -> tuple[str, bool]:
-        """Run one command; a result other than 0 is an error that says so.
+        """Run one command; a result other than 0 is an error that says so, and what the sandbox denied names
+        the rule.
 
         Raises:
             OutcomeUnknown: a signal ended the shell while the command ran.
         """
+        if self._confined is None:
+            return await self._run(request)
+        try:
+            text, is_error = await self._run(request)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(self._confined.explain(str(error))) from None
+        return self._confined.explain(text), is_error
+
+    async def _run(self, request: dict[str, Any]) -> tuple[str, bool]:
         arguments = request["arguments"]
         if self._session is not None and self._session.closed and not arguments.get("restart"):
             await self._close()
@@ -175,16 +208,15 @@ class Shell:
             return f"bash: the workspace {self._workspace} is gone", True
         if not self._holds(request.get("premises")):
             return PREMISES_CHANGED, True
-        if self._session is None:
-            self._session = await _Bash.start(self._workspace, os.environ)
+        session = await self.open()
         try:
             with raising_host_faults(began=True):
-                output, code = await self._session.run(command)
+                output, code = await session.run(command)
         except HostFault:
             await self._close()  # what the command still says would be taken for the next one's
             raise
         if code is None:
-            signalled = await self._session.signal_of_end()
+            signalled = await session.signal_of_end()
             await self._close()
             if signalled:
                 raise OutcomeUnknown(f"{output}\nbash: the shell was killed by {signalled}".lstrip("\n"))
@@ -210,16 +242,22 @@ class Shell:
         """Run one program with the environment that the shell began with: nothing that the shell defined
         since applies."""
         folder, words = str(program["folder"]), [str(word) for word in program["words"]]
+        if self._confined is not None:
+            await self.open()
         if self._session is not None and self._session.folder() not in (folder, None):
             return (
                 "bash: [not run] your shell is in another folder than the one for which this command was"
                 " allowed",
                 True,
             )
+        executable = str(program["path"])
+        if self._confined is not None:
+            words = [*self._confined.prefix(folder), executable, *words[1:]]
+            executable = words[0]
         try:
             process = await asyncio.create_subprocess_exec(
                 *words,
-                executable=str(program["path"]),
+                executable=executable,
                 cwd=folder,
                 env={**os.environ, "TERM": "dumb"},
                 stdin=asyncio.subprocess.DEVNULL,
@@ -446,7 +484,7 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
         confine(config["workspace"])
         return FileTools(config["workspace"], protected).run, False
     if mode == "shell":
-        return Shell(config["workspace"]).run, False
+        return (await _shell(config)).run, False
     if mode == "mcp":
         from watchkeeper.agents.tools.worker_mcp import McpConnection
 
@@ -455,6 +493,22 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
         _limit_memory()  # after the server was started, which has no such limit
         return connection.run, True
     raise ValueError(f"no worker mode {mode!r}")
+
+
+async def _shell(config: dict[str, Any]) -> Shell:
+    if "sandbox" not in config:
+        return Shell(config["workspace"])
+    from watchkeeper.agents.tools.sandbox import ConfinedShells
+
+    folder = config["sandbox_folder"]
+    os.environ["TMPDIR"] = os.path.join(folder, "tmp")
+    confined = ConfinedShells(
+        config["sandbox"], config["workspace"], folder, config["sandbox_secrets"], os.environ,
+        lambda: kill_descendants(os.getpid()),
+    )  # fmt: skip
+    shell = Shell(config["workspace"], confined)
+    await shell.open()  # nothing runs before it is known to be confined
+    return shell
 
 
 def _limit_memory() -> None:

@@ -12,6 +12,7 @@ import asyncio
 import fnmatch
 import json
 import os
+import shutil
 import signal
 import sys
 from collections import OrderedDict
@@ -43,13 +44,15 @@ from watchkeeper.agents.tools.processes import (
     start_ticks,
     worker_environment,
 )
-from watchkeeper.records.errors import HostFault, from_record, host_fault, message_of, shortage_in
+from watchkeeper.agents.tools.sandbox import DoesNotHold, make_folder, secret_paths
+from watchkeeper.records.errors import BadInput, HostFault, from_record, host_fault, message_of, shortage_in
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.redact import MARK
+from watchkeeper.records.sandboxes import OFF
 from watchkeeper.records.tool_inputs import PREMISES_CHANGED, program_path
 from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
-from watchkeeper.store.place import Place
+from watchkeeper.store.place import Place, config_folder
 
 # --- The host's end of a worker process ---------------------------------------------------------------------
 #
@@ -385,6 +388,7 @@ class WorkerPool:
         containment: holds the workers, and all that they start.
         timeout_seconds: how long one call may run; waiting for a free worker does not count.
         most_shells: idle shells beyond this many are closed, the one unused the longest first.
+        sandbox: what confines shells (`records.sandboxes`).
     """
 
     def __init__(
@@ -397,6 +401,7 @@ class WorkerPool:
         containment: Containment | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_shells: int = 8,
+        sandbox: str = OFF,
     ) -> None:
         self._workspace = workspace
         self._database_path = database_path
@@ -404,6 +409,8 @@ class WorkerPool:
         self._environ = dict(environ)
         self._timeout = timeout_seconds
         self._most_shells = most_shells
+        self._sandbox = sandbox
+        self._sandbox_folder: Path | None = None
         self._free = asyncio.Semaphore(max(1, size))
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
@@ -418,7 +425,7 @@ class WorkerPool:
         if workspace not in self._others:
             self._others[workspace] = WorkerPool(
                 2, workspace, self._environ, database_path=self._database_path, containment=self._containment,
-                timeout_seconds=self._timeout, most_shells=self._most_shells,
+                timeout_seconds=self._timeout, most_shells=self._most_shells, sandbox=self._sandbox,
             )  # fmt: skip
         return self._others[workspace]
 
@@ -511,6 +518,22 @@ class WorkerPool:
         shell.lost = False
         return ToolResult(SHELL_LOST.format(folder=self._workspace), is_error=True)
 
+    async def check_sandbox(self) -> None:
+        """Confine a shell, try there what must fail, and end it.
+
+        Raises:
+            BadInput: nothing on this machine confines it.
+            HostFault: the machine ran out of something.
+        """
+        if self._sandbox == OFF:
+            return
+        try:
+            child = await self._start("shell", "")
+        except ChildFailed as failure:
+            why = str(failure).rpartition(": ")[2]
+            raise BadInput(f"bash cannot be confined here (sandbox = {self._sandbox}): {why}") from None
+        await child.kill()
+
     def shell_folder(self, agent_id: str) -> str | None:
         """The folder that the agent's shell is in: the workspace where it has none yet, None where it cannot
         be known."""
@@ -559,6 +582,8 @@ class WorkerPool:
         await asyncio.gather(
             *(child.kill() for child in children), *(one.aclose() for one in self._others.values())
         )
+        if self._sandbox_folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._sandbox_folder, ignore_errors=True)
 
     async def _call(
         self,
@@ -613,10 +638,14 @@ class WorkerPool:
     async def _start(self, mode: str, agent_id: str) -> Child:
         if self._closed:
             raise ChildFailed("the tool workers are closed")
-        config = {"mode": mode, "workspace": str(self._workspace), "database_files": [], "lease_folder": ""}
+        config: dict[str, Any] = {
+            "mode": mode, "workspace": str(self._workspace), "database_files": [], "lease_folder": "",
+        }  # fmt: skip
         if isinstance(self._database_path, Path):
             config["database_files"] = [str(name) for name in database_files(self._database_path)]
             config["lease_folder"] = str(lease_folder(self._database_path))
+        if mode == "shell" and self._sandbox != OFF:
+            config |= self._sandbox_config([*config["database_files"], config["lease_folder"]])
         try:
             child = await Child.start(config, self._environ, agent_id, self._containment)
         except HostFault:
@@ -629,6 +658,18 @@ class WorkerPool:
             await child.kill()
             raise ChildFailed("the tool workers are closed")
         return child
+
+    def _sandbox_config(self, files: Sequence[str]) -> dict[str, Any]:
+        try:
+            self._sandbox_folder = self._sandbox_folder or make_folder(self._workspace)
+        except DoesNotHold as error:
+            raise ChildFailed(str(error)) from None
+        secrets = secret_paths(self._environ, [*filter(None, files), str(config_folder())])
+        return {
+            "sandbox": self._sandbox,
+            "sandbox_folder": str(self._sandbox_folder),
+            "sandbox_secrets": secrets,
+        }
 
     async def _end_shell(self, shell: _Shell) -> None:
         child, shell.child = shell.child, None
