@@ -233,16 +233,16 @@ class AgentLoop:
             raise
         if ending.outcome is not TaskOutcome.STOPPED:
             await self.compaction.land()
+        goes_on = ending.outcome in (
+            TaskOutcome.PAUSED,
+            TaskOutcome.BLOCKED,
+            TaskOutcome.IDLE,
+            TaskOutcome.PARKED,
+        )
         if ending.outcome is not TaskOutcome.IDLE or not self.compaction.outlives_loop:
-            goes_on = ending.outcome in (
-                TaskOutcome.PAUSED,
-                TaskOutcome.BLOCKED,
-                TaskOutcome.IDLE,
-                TaskOutcome.PARKED,
-            )
             await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
         if ending.outcome is not TaskOutcome.IDLE:
-            await self._environment.pool.release(self._agent.id)
+            await self._environment.pool.release(self._agent.id, continues=goes_on)
         return ending
 
     async def _run(self) -> RunResult:

@@ -137,6 +137,8 @@ class Config(_Strict):
     memory: Annotated[MemorySettings, BeforeValidator(_memory_settings)] = MemorySettings()
     """The mode alone, as a text, or a table."""
     tool_timeout_seconds: float = Field(default=120.0, gt=0)
+    idle_shells_mib: int = Field(default=2_048, ge=0)
+    """The memory that idle shells of a run may hold together, with their background jobs."""
     recall_vectors: bool = False
     """Recall also compares meanings, by a small local model; needs the extra `vectors`."""
     containment: Literal["auto", "cgroup", "namespace", "register"] = "auto"

@@ -255,6 +255,7 @@ async def _assemble(
         containment=containment,
         timeout_seconds=config.tool_timeout_seconds,
         sandbox=settings.sandbox,
+        most_idle_shell_bytes=config.idle_shells_mib << 20,
     )
     undo.push_async_callback(pool.aclose)
     programs = load_programs(config.agents)

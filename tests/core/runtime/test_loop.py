@@ -231,9 +231,9 @@ async def test_the_shell_of_an_agent_is_freed_when_it_ends_and_not_while_it_wait
     freed: list[str] = []
     real = WorkerPool.release
 
-    async def release(self: WorkerPool, agent_id: str) -> None:
+    async def release(self: WorkerPool, agent_id: str, **options: bool) -> None:
         freed.append(agent_id)
-        await real(self, agent_id)
+        await real(self, agent_id, **options)
 
     monkeypatch.setattr(WorkerPool, "release", release)
     bench.start(one_task(lambda name, request: [said("done")]))

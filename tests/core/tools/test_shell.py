@@ -17,7 +17,9 @@ import psutil
 import pytest
 from tests.core.tools.conftest import caller
 
+from watchkeeper.agents.tools import workers
 from watchkeeper.agents.tools.contract import ToolResult
+from watchkeeper.agents.tools.workers import WorkerPool
 
 
 async def gone(pid: int) -> bool:
@@ -159,11 +161,138 @@ async def test_cancelling_a_call_ends_the_command(run, workspace):
     assert await gone(int((workspace / "pid").read_text()))
 
 
-async def test_idle_shells_beyond_the_limit_are_closed_and_their_agents_told(make_pool, workspace):
-    run = caller(make_pool(most_shells=1), workspace)
-    for agent in ("first", "second"):
-        await run("bash", agent, command="echo one")
-    assert "restarted" in str((await run("bash", "first", command="echo three")).content)
+def live_shells(pool: WorkerPool) -> int:
+    return len(pool._shells.children())
+
+
+async def test_ten_agents_keep_folder_and_exported_variables_over_the_closing_of_their_shells(
+    make_pool, workspace, tmp_path
+):
+    """In the workspace and in a worktree: the limit is that of the run."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    pool = make_pool(2, most_shells=4)
+    runs = {
+        f"agent{n}": (caller(pool, folder), folder)
+        for n in range(10)
+        for folder in [(workspace, tree)[n % 2]]
+    }
+    for agent, (run, folder) in runs.items():
+        (folder / agent).mkdir()
+        result = await run("bash", agent, command=f"cd {agent}; export MINE='of {agent}'; echo done")
+        assert result.content == "done"
+        assert live_shells(pool) <= 4
+    for agent, (run, folder) in runs.items():
+        result = await run("bash", agent, command="echo $PWD $MINE")
+        notice, said = str(result.content).split("\n")
+        assert said == f"{folder / agent} of {agent}"
+        assert "shell was closed" in notice
+        assert str(folder / agent) in notice
+        assert not result.is_error
+        assert live_shells(pool) == 4
+    assert (await run("bash", agent, command="echo $MINE")).content == f"of {agent}"
+
+
+async def test_a_command_that_may_need_what_a_closed_shell_cannot_give_back_does_not_run(
+    pool, run, workspace
+):
+    command = (
+        "cd /usr; export KEPT=1; TEMPORARY=2; work() { :; }; shopt -s expand_aliases; alias ll=ls; set -u"
+    )
+    await run("bash", command=command)
+    await pool.release("agent1", continues=True)
+    result = await run("bash", command=f"touch {workspace}/ran")
+    assert result.is_error
+    assert "[not run] Your shell was closed" in str(result.content)
+    for named in ("/usr", "variables (TEMPORARY)", "functions (work)", "aliases (ll)", "settings (set"):
+        assert named in str(result.content)
+    assert not (workspace / "ran").exists()
+    assert (await run("bash", command="echo $PWD $KEPT ${TEMPORARY-none}")).content == "/usr 1 none"
+
+
+async def test_a_closed_shell_whose_folder_is_gone_is_followed_by_one_in_the_workspace(pool, run, workspace):
+    await run("bash", command="mkdir deep; cd deep; export KEPT=1")
+    await pool.release("agent1", continues=True)
+    (workspace / "deep").rmdir()
+    result = await run("bash", command="touch ran")
+    assert result.is_error
+    assert f"{workspace}/deep, does not exist" in str(result.content)
+    assert not (workspace / "ran").exists()
+    assert (await run("bash", command="echo $PWD $KEPT")).content == f"{workspace} 1"
+
+
+async def test_no_new_shell_inherits_what_makes_it_run_or_load_something(pool, run, workspace):
+    await run("bash", command="echo touch started > start.sh; echo kept > kept")
+    hostile = (
+        "export BASH_ENV=$PWD/start.sh ENV=$PWD/start.sh PROMPT_COMMAND='touch started' PS4='$(touch started)';"
+        " hidden() { :; }; export -f hidden; readonly FIXED=1; export FIXED; export UID SHELLOPTS; export LD_AUDIT=no.so"
+    )
+    await run("bash", command=hostile)
+    (workspace / "started").unlink(missing_ok=True)
+    await pool.release("agent1", continues=True)
+    result = await run("bash", command="true")
+    for named in ("BASH_ENV", "ENV", "LD_AUDIT", "PROMPT_COMMAND", "PS4", "functions (hidden)"):
+        assert named in str(result.content)
+    command = "FIXED=2; echo $FIXED ${BASH_ENV-none} ${LD_AUDIT-none}; type hidden; true"
+    said = str((await run("bash", command=command)).content)
+    assert said.startswith("2 none none\n")
+    assert "hidden: not found" in said
+    assert not (workspace / "started").exists()
+
+
+async def test_a_shell_with_jobs_is_closed_last_and_its_agent_learns_which_ended(make_pool, workspace):
+    pool = make_pool(most_shells=2)
+    run = caller(pool, workspace)
+    job = "sleep 1001 & echo $! > job; cd /usr; export MINE=1"
+    await run("bash", "first", command=job)
+    for agent in ("second", "third", "second"):
+        await run("bash", agent, command="true")
+    pid = int((workspace / "job").read_text())
+    assert psutil.pid_exists(pid)
+    await run("bash", "second", command="sleep 1002 & ")
+    await run("bash", "third", command="true")
+    assert await gone(pid)
+    result = await run("bash", "first", command="echo $PWD $MINE")
+    assert "background jobs have ended: sleep 1001" in str(result.content)
+    assert str(result.content).endswith("\n/usr 1")
+
+
+async def test_idle_shells_are_closed_while_they_hold_more_memory_than_allowed(
+    make_pool, workspace, monkeypatch
+):
+    monkeypatch.setattr(workers, "memory_bytes", lambda pid: 10)
+    pool = make_pool(8, most_idle_shell_bytes=25)
+    run = caller(pool, workspace)
+    for agent in ("one", "two", "three", "four", "five"):
+        await run("bash", agent, command="true")
+    assert live_shells(pool) == 3  # the last one is not counted
+    monkeypatch.setattr(workers, "memory_bytes", lambda pid: None)
+    for agent in ("one", "two"):
+        await run("bash", agent, command="true")
+    assert live_shells(pool) == 5
+
+
+async def test_a_restored_shell_is_the_same_to_an_approval_unless_jobs_ended(pool, run):
+    for command, is_same in (("cd /usr", True), ("sleep 1000 &", False)):
+        await run("bash", command=command)
+        identity = pool.shell_identity("agent1")
+        await pool.release("agent1", continues=True)
+        assert (pool.shell_identity("agent1") == identity) is is_same
+        assert pool.shell_folder("agent1") == "/usr"
+
+
+async def test_a_closed_shell_that_does_not_say_what_it_holds_is_lost(pool, run, workspace):
+    await run("bash", command="cd /usr; enable -n printf")
+    await pool.release("agent1", continues=True)
+    assert "[not run] Your shell was restarted" in str((await run("bash", command="true")).content)
+    assert (await run("bash", command="pwd")).content == str(workspace)
+
+
+async def test_restarting_a_closed_shell_restores_nothing(pool, run, workspace):
+    await run("bash", command="cd /usr; export MINE=1")
+    await pool.release("agent1", continues=True)
+    assert (await run("bash", restart=True)).content == "the shell was restarted"
+    assert (await run("bash", command="echo $PWD [$MINE]")).content == f"{workspace} []"
 
 
 HEAVY = {

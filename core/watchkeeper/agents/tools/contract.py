@@ -101,6 +101,13 @@ SHELL_LOST = (
     " run. The new shell is in {folder}. Set up what you need, then call again."
 )
 """The answer to the first command after an agent's shell was lost."""
+SAVE_SHELL = "save_shell"
+"""In a request, in the place of a tool: end the shell's jobs, and answer with the JSON of what can be restored of the
+shell; `null` if there is nothing to restore."""
+SHELL_CLOSED = "Your shell was closed while it was idle. The new shell is in {folder}, with the variables that you had exported."
+"""Comes before the answer to the first command after a shell was closed, and restored."""
+SHELL_CLOSED_NOT_RUN = "[not run] {notice} This command was not run. Set up what you need, then call again."
+"""The answer where something was lost that the command may need."""
 
 
 @runtime_checkable

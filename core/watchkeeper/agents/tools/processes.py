@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,15 +160,53 @@ def folder_of_shell(worker_pid: int) -> str | None:
     return folder if os.path.isdir(folder) else None
 
 
+def jobs_of_shell(worker_pid: int) -> list[int]:
+    """The living processes that a worker's shell started, parents before children; also those that left the shell.
+    Empty where the worker has no shell, or the system cannot tell."""
+    shell = shell_of(worker_pid)
+    if shell is None:
+        return []
+    own, pid = {shell}, shell
+    while (pid := _parent_of(pid)) not in (0, worker_pid):
+        own.add(pid)  # what is between the worker and its shell
+    return [pid for pid in descendants(worker_pid) if pid not in own]
+
+
+def command_line(pid: int) -> str:
+    """The words of a process, in one line of bounded length; empty if it has ended."""
+    return " ".join(_file_of(pid, "cmdline").decode("utf-8", "replace").replace("\0", " ").split())[:100]
+
+
+def memory_bytes(pid: int) -> int | None:
+    """The memory that a process and all below it have for themselves; None where the system cannot tell."""
+    if sys.platform != "linux":
+        return None
+    pages = 0
+    for one in (pid, *descendants(pid)):
+        sizes = _file_of(one, "statm").split()
+        pages += int(sizes[1]) - int(sizes[2]) if len(sizes) > 2 else 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def kill_descendants(pid: int) -> None:
-    """Kill all below `pid`, until nothing is left.
+    """Kill all below `pid`, until nothing is left."""
+    _kill_all(partial(descendants, pid))
+
+
+def kill_jobs(worker_pid: int) -> None:
+    """Kill all that a worker's shell started, but not the shell."""
+    _kill_all(partial(jobs_of_shell, worker_pid))
+
+
+def _kill_all(find: Callable[[], list[int]]) -> None:
+    """Kill what `find` finds, until it finds nothing.
 
     First all are stopped, and those that they forked meanwhile, until there are no new ones: a process that
     is killed while its siblings fork would be outrun.
     """
     for _ in range(_MOST_ROUNDS):
         stopped: set[int] = set()
-        while new := [one for one in descendants(pid) if one not in stopped]:
+        while new := [one for one in find() if one not in stopped]:
             for one in new:
                 _send(one, signal.SIGSTOP)
             stopped.update(new)
@@ -335,6 +374,12 @@ def _children_of(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(child) for thread in threads for child in _file_of(pid, f"task/{thread}/children").split()]
+
+
+def _parent_of(pid: int) -> int:
+    """0 if the process has ended."""
+    fields = _file_of(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _is_zombie(pid: int) -> bool:

@@ -20,17 +20,25 @@ import mmap
 import os
 import queue
 import re
+import shlex
 import signal
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from watchkeeper.agents.tools.contract import SHELL_LOST, WORKER_CHARACTERS, after_word, shorten_content
+from watchkeeper.agents.tools.contract import (
+    SAVE_SHELL,
+    SHELL_LOST,
+    WORKER_CHARACTERS,
+    after_word,
+    shorten_content,
+)
 from watchkeeper.agents.tools.processes import (
     AGENT_VARIABLE,
     NAMESPACE_FLAG,
@@ -45,6 +53,7 @@ from watchkeeper.agents.tools.processes import (
     enter_namespace,
     hide_worker_variables,
     kill_descendants,
+    kill_jobs,
     mark_limits,
     shell_of,
     start_ticks,
@@ -69,6 +78,60 @@ _OUTPUT_BYTES = 100 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
+_REPORT_BYTES = 1 << 20
+_REPORT_SECONDS = 4.0
+_NOT_INHERITED = re.compile(
+    r"(?:BASH|LD_|DYLD_).*|_|ENV|POSIXLY_CORRECT|PROMPT_COMMAND|PS[0-4]|SHELLOPTS|SHLVL"
+)
+"""Variables that change how a program starts or what it loads, or that a shell sets for itself: no new one gets them."""
+_OWN_VARIABLES = frozenset(
+    {
+        "_", "BASH_REMATCH", "EUID", "OLDPWD", "OPTARG", "OPTIND", "PIPESTATUS", "PPID", "PS1", "PS2", "PWD", "SHLVL", "UID",
+    }
+)  # fmt: skip
+"""Variables that every shell sets for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ShellState:
+    """What a shell holds beside its jobs."""
+
+    folder: str
+    variables: dict[str, str] = field(repr=False)
+    """The exported ones."""
+    names: frozenset[str]
+    """Of all variables."""
+    functions: frozenset[str]
+    aliases: frozenset[str]
+    settings: str
+    """Options, mask, limits and traps."""
+
+    def inherited(self) -> dict[str, str]:
+        """The variables that a new shell gets."""
+        return {name: value for name, value in self.variables.items() if not _NOT_INHERITED.fullmatch(name)}
+
+    def gone_in(self, new: _ShellState) -> dict[str, list[str]]:
+        """What a new shell lacks: kind → names."""
+        changed = {name for name, value in self.variables.items() if new.variables.get(name) != value}
+        exported_functions = {name for name in changed if name.startswith("BASH_FUNC_")}
+        variables = ((self.names - new.names) | changed) - exported_functions - _OWN_VARIABLES
+        return {
+            "variables": sorted(variables),
+            "functions": sorted(self.functions),
+            "aliases": sorted(self.aliases),
+            "settings": ["set, shopt, umask, ulimit, trap"] if self.settings != new.settings else [],
+        }
+
+
+def _is_own_choice(name: str) -> bool:
+    """Whether a variable is one that a command may have set for what follows."""
+    return (
+        re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None
+        and _NOT_INHERITED.fullmatch(name) is None
+        and name not in (AGENT_VARIABLE, SESSION_VARIABLE)
+    )
+
+
 class _Bash:
     """A `/bin/bash` that reads commands from a pipe, one at a time. The host's clock ends a command that takes too
     long, since only the host can end all that the command started.
@@ -85,7 +148,7 @@ class _Bash:
         process = await asyncio.create_subprocess_exec(
             *prefix, "/bin/bash", "--noprofile", "--norc",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            cwd=folder, env={**environ, "PS1": "", "PS2": "", "TERM": "dumb"},
+            cwd=folder, env={**environ, "PS1": "", "PS2": ""},
         )  # fmt: skip
         return cls(process)
 
@@ -111,6 +174,52 @@ class _Bash:
         Raises:
             HostFault: the machine ran out of something, so that the shell may not have had the command.
         """
+        output, is_cut, code = await self._read(command, _OUTPUT_BYTES)
+        return _text_of(output, is_cut), code
+
+    async def restore(self, folder: str, variables: Mapping[str, str]) -> bool:
+        """Give a new shell the folder and the exported variables of an earlier one, and no others; False if it cannot
+        enter the folder. The shell itself sets them, so that they affect neither its start nor what confines it."""
+        begun_with = _environment()
+        lines = [f"unset -v {name}" for name in begun_with if name not in variables and _is_own_choice(name)]
+        lines += [
+            f"export {name}={shlex.quote(value)}"
+            for name, value in variables.items()
+            if begun_with.get(name) != value and _is_own_choice(name)
+        ]
+        lines.append(f"cd -- {shlex.quote(folder)}")
+        if "OLDPWD" in variables:
+            lines[-1] += f" && OLDPWD={shlex.quote(variables['OLDPWD'])}"
+        _, code = await self.run("\n".join(lines))
+        return code == 0
+
+    async def state(self) -> _ShellState | None:
+        """What the shell holds; None if it does not say."""
+        mark = os.urandom(16).hex()
+        command = (
+            f"{{ builtin printf '\\0%s\\0' {mark}; /bin/pwd -P; builtin printf '\\0'; /usr/bin/env -0;"
+            " builtin printf '\\0'; builtin compgen -v; builtin printf '\\0'; builtin compgen -A function;"
+            " builtin printf '\\0'; builtin compgen -a; builtin printf '\\0';"
+            ' builtin printf "%s\\n" "$SHELLOPTS" "$BASHOPTS"; builtin umask; builtin ulimit -a; builtin trap;'
+            " builtin printf '\\0'; } 2>/dev/null || builtin true"
+        )
+        with suppress(TimeoutError, HostFault):
+            async with asyncio.timeout(_REPORT_SECONDS):
+                output, is_cut, _ = await self._read(command, _REPORT_BYTES)
+                *_, said = bytes(output).rpartition(b"\0" + mark.encode() + b"\0")
+                folder, *parts = (os.fsdecode(part) for part in said.split(b"\0"))
+                if is_cut or "" not in parts or len(parts) < parts.index("") + 5:
+                    return None
+                end = parts.index("")
+                names, functions, aliases = (frozenset(part.split()) for part in parts[end + 1 : end + 4])
+                pairs = (entry.partition("=") for entry in parts[:end])
+                variables = {name: value for name, _, value in pairs}
+                folder = folder.removesuffix("\n") or variables.get("PWD", "")
+                return _ShellState(folder, variables, names, functions, aliases, parts[end + 4])
+        return None
+
+    async def _read(self, command: str, most_bytes: int) -> tuple[bytearray, bool, int | None]:
+        """The end of what a command prints, whether more came before, and the exit code."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -118,7 +227,7 @@ class _Bash:
         mark = f"__WK_{os.urandom(16).hex()}_END__"
         line = f"{{ {command}\n}} </dev/null 2>&1; printf '\\n{mark[:8]}''{mark[8:]}%d\\n' $?\n"
         with suppress(ConnectionError):  # the shell ended
-            stdin.write(line.encode())
+            stdin.write(line.encode("utf-8", "surrogateescape"))
             await stdin.drain()
         if stdin.is_closing():
             with raising_host_faults(), suppress(ConnectionError):
@@ -130,10 +239,10 @@ class _Bash:
             if found := end.search(kept, max(0, len(kept) - len(block) - len(mark) - 8)):
                 code = int(found[1])
                 del kept[found.start() :]
-            if len(kept) > _OUTPUT_BYTES:
-                del kept[:-_OUTPUT_BYTES]
+            if len(kept) > most_bytes:
+                del kept[:-most_bytes]
                 is_cut = True
-        return _text_of(kept, is_cut), code
+        return kept, is_cut, code
 
     async def signal_of_end(self) -> str:
         """The name of the signal that ended the shell; empty where it ended by itself."""
@@ -154,11 +263,21 @@ class _Bash:
 
 
 class Shell:
-    """Runs `bash`; in a sandbox if there is one."""
+    """Runs `bash`; in a sandbox if there is one.
 
-    def __init__(self, workspace: str, confined: ConfinedShells | None = None) -> None:
+    Args:
+        restored: the folder and the variables of an earlier shell, as `SAVE_SHELL` gave them.
+    """
+
+    def __init__(
+        self,
+        workspace: str,
+        confined: ConfinedShells | None = None,
+        restored: dict[str, Any] | None = None,
+    ) -> None:
         self._workspace = Path(workspace)
         self._confined = confined
+        self._restored = restored
         self._session: _Bash | None = None
 
     async def open(self) -> _Bash:
@@ -168,7 +287,7 @@ class Shell:
             DoesNotHold: it could not be confined.
         """
         if self._session is None:
-            start = partial(_Bash.start, self._workspace, os.environ)
+            start = partial(_Bash.start, self._workspace, _environment())
             self._session = await (self._confined.open(start) if self._confined is not None else start())
         return self._session
 
@@ -179,6 +298,8 @@ class Shell:
         Raises:
             OutcomeUnknown: a signal ended the shell while the command ran.
         """
+        if request["tool"] == SAVE_SHELL:
+            return json.dumps(await self._save()), False
         if self._confined is None:
             return await self._run(request)
         try:
@@ -196,6 +317,7 @@ class Shell:
             return await self._run_program(program)
         if arguments.get("restart"):
             await self._close()
+            self._restored = None
             return "the shell was restarted", False
         command = str(arguments.get("command") or "")
         if not command.strip():
@@ -206,6 +328,8 @@ class Shell:
             return fault, True
         if not self._workspace.is_dir():
             return f"bash: the workspace {self._workspace} is gone", True
+        if not await self._restore():
+            return SHELL_LOST.format(folder=self._workspace), True
         if not self._holds(request.get("premises")):
             return PREMISES_CHANGED, True
         session = await self.open()
@@ -227,6 +351,43 @@ class Shell:
             return f"{output}\n[exit code {code}]".lstrip("\n"), True
         return output or "[no output]", False
 
+    async def _restore(self) -> bool:
+        """Open the shell, in the state of an earlier one if there is one to restore; False if it cannot be: the next
+        shell begins anew."""
+        session = await self.open()
+        if self._restored is None:
+            return True
+        try:
+            done = await session.restore(self._restored["folder"], self._restored["variables"])
+        except HostFault:
+            await self._close()
+            raise
+        self._restored = None
+        if not done:
+            await self._close()
+        return done
+
+    async def _save(self) -> dict[str, Any] | None:
+        if self._session is None or self._restored is not None:
+            return self._restored
+        kill_jobs(os.getpid())
+        state = None if self._session.closed else await self._session.state()
+        if state is None:
+            raise OutcomeUnknown("the shell does not say what it holds")
+        prefix = self._confined.prefix("/") if self._confined is not None else ()
+        new = await _Bash.start(Path("/"), _environment(), prefix)
+        try:
+            compared = await new.state() if await new.restore("/", state.inherited()) else None
+        finally:
+            await new.close()
+        if compared is None:
+            raise OutcomeUnknown("a new shell does not say what it holds")
+        return {
+            "folder": state.folder,
+            "variables": state.inherited(),
+            "gone": {kind: names for kind, names in state.gone_in(compared).items() if names},
+        }
+
     def _holds(self, premises: Any) -> bool:
         """Whether a command would run where, and with the files, that a person approved."""
         if not isinstance(premises, dict):
@@ -242,8 +403,8 @@ class Shell:
         """Run one program with the environment that the shell began with: nothing that the shell defined
         since applies."""
         folder, words = str(program["folder"]), [str(word) for word in program["words"]]
-        if self._confined is not None:
-            await self.open()
+        if self._confined is not None and not await self._restore():
+            return SHELL_LOST.format(folder=self._workspace), True
         if self._session is not None and self._session.folder() not in (folder, None):
             return (
                 "bash: [not run] your shell is in another folder than the one for which this command was"
@@ -259,7 +420,7 @@ class Shell:
                 *words,
                 executable=executable,
                 cwd=folder,
-                env={**os.environ, "TERM": "dumb"},
+                env=_environment(),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -284,6 +445,11 @@ class Shell:
             await self._session.close()
             self._session = None
         kill_descendants(os.getpid())
+
+
+def _environment() -> dict[str, str]:
+    """What a shell begins with."""
+    return {**os.environ, "TERM": "dumb"}
 
 
 def _text_of(output: bytes | bytearray, is_cut: bool) -> str:
@@ -497,7 +663,7 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
 
 async def _shell(config: dict[str, Any]) -> Shell:
     if "sandbox" not in config:
-        return Shell(config["workspace"])
+        return Shell(config["workspace"], restored=config.get("restored"))
     from watchkeeper.agents.tools.sandbox import ConfinedShells
 
     folder = config["sandbox_folder"]
@@ -506,7 +672,7 @@ async def _shell(config: dict[str, Any]) -> Shell:
         config["sandbox"], config["workspace"], folder, config["sandbox_secrets"], os.environ,
         lambda: kill_descendants(os.getpid()),
     )  # fmt: skip
-    shell = Shell(config["workspace"], confined)
+    shell = Shell(config["workspace"], confined, config.get("restored"))
     await shell.open()  # nothing runs before it is known to be confined
     return shell
 

@@ -3,7 +3,7 @@
 File tools share a few workers, one call at a time each. Each agent that calls `bash` gets a worker of its
 own, whose shell keeps its state between calls. A worker is killed, with all that it started, when its call
 takes too long or is cancelled, when it breaks its protocol, and on `release` and `aclose`; the next call gets
-a new one.
+a new one. An idle shell that is closed to stay within the limits, or for a pause, is restored as far as it can be.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from watchkeeper.agents.tools.containment import Containment, Uncontained
 from watchkeeper.agents.tools.contract import (
     DEFAULT_TIMEOUT_SECONDS,
     RESULT_CHARACTERS,
+    SAVE_SHELL,
+    SHELL_CLOSED,
+    SHELL_CLOSED_NOT_RUN,
     SHELL_LOST,
     Permission,
     ProgramRun,
@@ -37,9 +40,12 @@ from watchkeeper.agents.tools.contract import (
 )
 from watchkeeper.agents.tools.folder import LIST_FOLDER
 from watchkeeper.agents.tools.processes import (
+    command_line,
     folder_of_shell,
+    jobs_of_shell,
     kill_group,
     kill_tree,
+    memory_bytes,
     shell_of,
     start_ticks,
     worker_environment,
@@ -59,6 +65,9 @@ from watchkeeper.store.place import Place, config_folder
 # Requests and answers are JSON lines. When a worker ends, nothing of it remains.
 
 START_SECONDS = 60.0
+SAVE_SECONDS = 10.0
+MOST_NAMES = 20
+"""How many names of a kind a notice lists."""
 LARGEST_LINE = 16 * 1024 * 1024
 _BESIDE_THE_LOOP = 256 * 1024
 _FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
@@ -367,6 +376,50 @@ def _close_transport(process: asyncio.subprocess.Process) -> None:
             transport.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _ClosedShell:
+    """A shell that the host closed, for the next one. It is kept in memory alone: variables hold secrets."""
+
+    folder: str
+    variables: Mapping[str, str] = field(repr=False)
+    identity: str
+    """That of the shell, if the next one is the same in all that it had; else empty."""
+    jobs: tuple[str, ...]
+    """The command lines of its background jobs, which ended with it."""
+    gone: Mapping[str, Sequence[str]]
+    """What cannot be restored: kind → names."""
+    is_reported: bool = False
+    """The agent knows of it."""
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether its folder still exists."""
+        return os.path.isdir(self.folder)
+
+    def reported(self, workspace: Path) -> _ClosedShell:
+        """What remains of it once the agent knows what is gone."""
+        folder = self.folder if self.has_folder else str(workspace)
+        return _ClosedShell(folder, self.variables, identity="", jobs=(), gone={}, is_reported=True)
+
+    def notice(self, workspace: Path) -> str:
+        """What the agent must know."""
+        has_folder = self.has_folder
+        parts = [SHELL_CLOSED.format(folder=self.folder if has_folder else workspace)]
+        if not has_folder:
+            parts.append(f"The folder of the old one, {self.folder}, does not exist any more.")
+        if self.jobs:
+            parts.append(f"Its background jobs have ended: {_listed(self.jobs, '; ')}.")
+        if self.gone:
+            kinds = (f"{kind} ({_listed(names, ', ')})" for kind, names in self.gone.items())
+            parts.append(f"Not restored: {', '.join(kinds)}.")
+        return " ".join(parts).encode("utf-8", "replace").decode()
+
+
+def _listed(names: Sequence[str], separator: str) -> str:
+    more = len(names) - MOST_NAMES
+    return separator.join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
 class _Shell:
     """One agent's shell: its worker, once there is one, and whose turn it is."""
 
@@ -375,6 +428,110 @@ class _Shell:
         self.turn = asyncio.Lock()
         self.lost = False
         """A shell with state has ended since the last report to the agent."""
+        self.closed: _ClosedShell | None = None
+        """The shell that the next one restores."""
+        self.notice = ""
+        """What the answer to the agent's next command begins with."""
+
+    @property
+    def identity(self) -> str:
+        """Which process it is; empty where there is none. A shell that was closed, and can be restored in all that it
+        had, keeps its own until the next one."""
+        if self.child is None or not self.child.alive:
+            return self.closed.identity if self.closed is not None else ""
+        process = shell_of(self.child.pid)
+        return f"{process} {start_ticks(process)}" if process is not None else ""
+
+    async def end(self) -> None:
+        """End it, with what it holds."""
+        child, self.child = self.child, None
+        if child is not None or self.closed is not None:
+            self.lost, self.closed, self.notice = True, None, ""
+        if child is not None:
+            await child.kill()
+
+    async def close(self) -> None:
+        """End it, and keep what the next one can restore. It must be idle."""
+        async with self.turn:
+            child = self.child
+            if child is None:
+                return
+            identity, jobs = self.identity, tuple(filter(None, map(command_line, jobs_of_shell(child.pid))))
+            try:
+                async with asyncio.timeout(SAVE_SECONDS):
+                    answer = await child.call({"tool": SAVE_SHELL, "arguments": {}})
+                saved = json.loads(answer["content"])  # an error is a line of text
+            except (TimeoutError, ChildFailed, HostFault, ValueError):
+                await self.end()
+                return
+            except BaseException:
+                await self.end()
+                raise
+            if saved is not None:
+                gone = saved.get("gone", {})
+                same = "" if jobs or gone else identity
+                self.closed = _ClosedShell(saved["folder"], saved["variables"], same, jobs, gone)
+            self.child = None
+            await child.kill()
+
+
+class _Shells:
+    """The shells of all agents of a run, in all its folders; the one unused the longest first."""
+
+    def __init__(self, most: int, most_idle_bytes: int | None) -> None:
+        self._most = most
+        self._most_idle_bytes = most_idle_bytes
+        self._by_owner: OrderedDict[tuple[Path, str], _Shell] = OrderedDict()
+        self._closing = asyncio.Lock()
+
+    def get(self, workspace: Path, agent_id: str) -> _Shell | None:
+        return self._by_owner.get((workspace, agent_id))
+
+    def use(self, workspace: Path, agent_id: str) -> _Shell:
+        """An agent's shell there, as the one used last."""
+        shell = self._by_owner.setdefault((workspace, agent_id), _Shell())
+        self._by_owner.move_to_end((workspace, agent_id))
+        return shell
+
+    def children(self) -> list[Child]:
+        return [shell.child for shell in self._by_owner.values() if shell.child is not None]
+
+    async def make_room(self, needed: int, spared: _Shell) -> None:
+        """Close idle shells while there are more than the limits allow, with `needed` more ones; those with background
+        jobs last, and never `spared`."""
+        async with self._closing:
+            live = [shell for shell in self._by_owner.values() if shell.child is not None]
+            idle = [shell for shell in live if shell is not spared and not shell.turn.locked()]
+            count = len(live) + needed - self._most
+            sizes = self._bytes_of(idle)
+            excess = sum(sizes.values()) - self._most_idle_bytes if self._most_idle_bytes is not None else 0
+            for shell in sorted(idle, key=_has_jobs) if count > 0 or excess > 0 else ():
+                if (count > 0 or excess > 0) and not shell.turn.locked():
+                    await shell.close()
+                    count, excess = count - 1, excess - sizes.get(shell, 0)
+
+    def _bytes_of(self, shells: Sequence[_Shell]) -> dict[_Shell, int]:
+        """The memory of each; of none where it is not limited, or the system cannot tell."""
+        if self._most_idle_bytes is None:
+            return {}
+        sizes = ((shell, memory_bytes(shell.child.pid)) for shell in shells if shell.child is not None)
+        return {shell: size for shell, size in sizes if size is not None}
+
+    async def release(self, agent_id: str, *, continues: bool) -> None:
+        """End all shells of an agent; `continues`: the next ones restore them."""
+        for owner, shell in list(self._by_owner.items()):
+            if owner[1] != agent_id:
+                continue
+            if continues and not shell.turn.locked():
+                await shell.close()
+            else:
+                await shell.end()
+            if not shell.lost and shell.closed is None:
+                self._by_owner.pop(owner, None)
+
+
+def _has_jobs(shell: _Shell) -> bool:
+    return shell.child is not None and bool(jobs_of_shell(shell.child.pid))
 
 
 class WorkerPool:
@@ -387,7 +544,8 @@ class WorkerPool:
         database_path: the session's database, whose files no file tool may open.
         containment: holds the workers, and all that they start.
         timeout_seconds: how long one call may run; waiting for a free worker does not count.
-        most_shells: idle shells beyond this many are closed, the one unused the longest first.
+        most_shells: idle shells beyond this many are closed, the one unused the longest first; `size` by default.
+        most_idle_shell_bytes: the same for idle shells, except the last, that hold more memory together; None: no limit.
         sandbox: what confines shells (`records.sandboxes`).
     """
 
@@ -400,7 +558,8 @@ class WorkerPool:
         database_path: Place | None = None,
         containment: Containment | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        most_shells: int = 8,
+        most_shells: int | None = None,
+        most_idle_shell_bytes: int | None = None,
         sandbox: str = OFF,
     ) -> None:
         self._workspace = workspace
@@ -408,13 +567,12 @@ class WorkerPool:
         self._containment = containment
         self._environ = dict(environ)
         self._timeout = timeout_seconds
-        self._most_shells = most_shells
         self._sandbox = sandbox
         self._sandbox_folder: Path | None = None
         self._free = asyncio.Semaphore(max(1, size))
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
-        self._shells: OrderedDict[str, _Shell] = OrderedDict()
+        self._shells = _Shells(most_shells or max(1, size), most_idle_shell_bytes)
         self._closed = False
         self._others: dict[Path, WorkerPool] = {}
 
@@ -423,10 +581,11 @@ class WorkerPool:
         if workspace == self._workspace:
             return self
         if workspace not in self._others:
-            self._others[workspace] = WorkerPool(
+            other = self._others[workspace] = WorkerPool(
                 2, workspace, self._environ, database_path=self._database_path, containment=self._containment,
-                timeout_seconds=self._timeout, most_shells=self._most_shells, sandbox=self._sandbox,
+                timeout_seconds=self._timeout, sandbox=self._sandbox,
             )  # fmt: skip
+            other._shells = self._shells
         return self._others[workspace]
 
     @property
@@ -467,20 +626,25 @@ class WorkerPool:
             HostFault: the machine ran out of something before the command began, or while its output was
                 read.
         """
-        shell = self._shells.setdefault(context.agent_id, _Shell())
-        self._shells.move_to_end(context.agent_id)
+        shell = self._shells.use(self._workspace, context.agent_id)
+        if shell.child is None:
+            await self._shells.make_room(1, shell)
         async with shell.turn:
-            lost = await self.take_lost_shell(context.agent_id)
-            if lost is not None and not arguments.get("restart"):
-                return lost
+            if arguments.get("restart"):
+                shell.lost, shell.closed = False, None
+            elif (unusable := await self.take_lost_shell(context.agent_id)) is not None:
+                return unusable
             premises = context.premises
-            if premises is not None and premises.shell != self.shell_identity(context.agent_id):
+            if premises is not None and premises.shell != shell.identity:
                 return ToolResult(PREMISES_CHANGED, is_error=True)
             try:
                 child = shell.child
                 if child is None:
-                    child = shell.child = await self._start("shell", context.agent_id)
-                    await self._close_idle_shells()
+                    closed = shell.closed
+                    child = shell.child = await self._start("shell", context.agent_id, closed)
+                    if closed is not None and not closed.is_reported:
+                        shell.notice = f"[{closed.notice(self._workspace)}]\n"
+                    shell.closed = None
             except ChildFailed as failure:
                 return _failed("bash", failure)
             result: ToolResult | None = None
@@ -492,31 +656,42 @@ class WorkerPool:
                 pass  # the shell ended before it had the command
             finally:
                 if not child.alive:
-                    await self._end_shell(shell)
+                    await shell.end()
             if result is None:
                 return await self.take_lost_shell(context.agent_id) or _failed("bash", "the tool worker died")
-        if shell.lost and result.is_error and isinstance(result.content, str):
-            shell.lost = False
-            return replace(result, content=f"{result.content}\nThe next command starts a new shell.")
+            notice, shell.notice = shell.notice, ""
+            if result.content != SHELL_LOST.format(folder=self._workspace):
+                result = replace(result, content=f"{notice}{result.content}")
+            if shell.lost and result.is_error:
+                shell.lost = False
+                result = replace(result, content=f"{result.content}\nThe next command starts a new shell.")
+        await self._shells.make_room(0, shell)
         return result
 
     def knows_shell(self, agent_id: str) -> bool:
         """Whether the agent has called `bash` here since this host began."""
-        return agent_id in self._shells
+        return self._shells.get(self._workspace, agent_id) is not None
 
     def note_lost_shell(self, agent_id: str) -> None:
         """The agent had a shell that has ended, with an earlier host."""
-        self._shells.setdefault(agent_id, _Shell()).lost = True
+        self._shells.use(self._workspace, agent_id).lost = True
 
     async def take_lost_shell(self, agent_id: str) -> ToolResult | None:
-        """The answer to the agent's first command after its shell was lost, once; None where it was not."""
-        shell = self._shells.get(agent_id)
-        if shell is not None and shell.child is not None and not shell.child.alive:
-            await self._end_shell(shell)
-        if shell is None or not shell.lost:
+        """The answer to the agent's first command after its shell was lost, or was closed with something that cannot
+        be restored; once. None where the command may run."""
+        shell = self._shells.get(self._workspace, agent_id)
+        if shell is None:
             return None
-        shell.lost = False
-        return ToolResult(SHELL_LOST.format(folder=self._workspace), is_error=True)
+        if shell.child is not None and not shell.child.alive:
+            await shell.end()
+        if shell.lost:
+            shell.lost = False
+            return ToolResult(SHELL_LOST.format(folder=self._workspace), is_error=True)
+        closed = shell.closed
+        if closed is None or (not closed.gone and closed.has_folder):
+            return None
+        notice, shell.closed = closed.notice(self._workspace), closed.reported(self._workspace)
+        return ToolResult(SHELL_CLOSED_NOT_RUN.format(notice=notice), is_error=True)
 
     async def check_sandbox(self) -> None:
         """Confine a shell, try there what must fail, and end it.
@@ -535,20 +710,17 @@ class WorkerPool:
         await child.kill()
 
     def shell_folder(self, agent_id: str) -> str | None:
-        """The folder that the agent's shell is in: the workspace where it has none yet, None where it cannot
-        be known."""
-        shell = self._shells.get(agent_id)
+        """The folder that the agent's shell is in, or will be in; None where it cannot be known."""
+        shell = self._shells.get(self._workspace, agent_id)
         if shell is None or shell.child is None or not shell.child.alive:
-            return str(self._workspace)
+            closed = shell.closed if shell is not None else None
+            return closed.folder if closed is not None else str(self._workspace)
         return folder_of_shell(shell.child.pid)
 
     def shell_identity(self, agent_id: str) -> str:
         """Which process the agent's shell is; empty where it has none."""
-        shell = self._shells.get(agent_id)
-        if shell is None or shell.child is None or not shell.child.alive:
-            return ""
-        process = shell_of(shell.child.pid)
-        return f"{process} {start_ticks(process)}" if process is not None else ""
+        shell = self._shells.get(self._workspace, agent_id)
+        return shell.identity if shell is not None else ""
 
     def program(self, agent_id: str, words: Sequence[str]) -> ProgramRun | None:
         """What a command of these words would run outside the agent's shell, in its folder; None where that
@@ -559,25 +731,15 @@ class WorkerPool:
         path = program_path(words[0], folder, str(self._workspace), self._environ.get("PATH", ""))
         return ProgramRun(path, tuple(words), folder) if path is not None else None
 
-    async def release(self, agent_id: str) -> None:
-        """End the agent's shell and all that it started: the agent is done, paused or cancelled."""
-        for other in self._others.values():
-            await other.release(agent_id)
-        shell = self._shells.get(agent_id)
-        if shell is None:
-            return
-        await self._end_shell(shell)
-        if not shell.lost:
-            self._shells.pop(agent_id, None)
+    async def release(self, agent_id: str, *, continues: bool = False) -> None:
+        """End the agent's shells and all that they started: the agent is done or cancelled, or it is paused and
+        `continues` later."""
+        await self._shells.release(agent_id, continues=continues)
 
     async def aclose(self) -> None:
         """End every worker and all that they started. Calls under way come back as errors."""
         self._closed = True
-        children = [
-            *self._idle,
-            *self._busy,
-            *(shell.child for shell in self._shells.values() if shell.child),
-        ]
+        children = [*self._idle, *self._busy, *self._shells.children()]
         self._idle.clear()
         await asyncio.gather(
             *(child.kill() for child in children), *(one.aclose() for one in self._others.values())
@@ -635,12 +797,14 @@ class WorkerPool:
         child.folder = folder
         return child
 
-    async def _start(self, mode: str, agent_id: str) -> Child:
+    async def _start(self, mode: str, agent_id: str, closed: _ClosedShell | None = None) -> Child:
         if self._closed:
             raise ChildFailed("the tool workers are closed")
         config: dict[str, Any] = {
             "mode": mode, "workspace": str(self._workspace), "database_files": [], "lease_folder": "",
         }  # fmt: skip
+        if closed is not None:
+            config["restored"] = {"folder": closed.folder, "variables": dict(closed.variables)}
         if isinstance(self._database_path, Path):
             config["database_files"] = [str(name) for name in database_files(self._database_path)]
             config["lease_folder"] = str(lease_folder(self._database_path))
@@ -670,18 +834,6 @@ class WorkerPool:
             "sandbox_folder": str(self._sandbox_folder),
             "sandbox_secrets": secrets,
         }
-
-    async def _end_shell(self, shell: _Shell) -> None:
-        child, shell.child = shell.child, None
-        if child is not None:
-            shell.lost = True
-            await child.kill()
-
-    async def _close_idle_shells(self) -> None:
-        live = [shell for shell in self._shells.values() if shell.child is not None]
-        for shell in live[: max(0, len(live) - self._most_shells)]:
-            if not shell.turn.locked():
-                await self._end_shell(shell)
 
 
 def result_of(answer: Mapping[str, Any]) -> ToolResult:
