@@ -366,6 +366,20 @@ async def test_a_confined_shell_keeps_its_state_and_its_folder_is_known(make_poo
     assert (await run("bash", command="echo x > ~/outside")).is_error
 
 
+async def test_a_confined_shell_that_was_closed_is_restored_and_confined(
+    make_pool, environ, workspace, tmp_path
+):
+    pool = make_pool(environ=environ, sandbox="workspace")
+    run = caller(pool, workspace)
+    await run("bash", command="mkdir sub; cd sub; export MINE='a b' PYTHONPATH=$PWD; sleep 1001 & ")
+    await pool.release("agent1", continues=True)
+    result = await run("bash", command="echo $PWD $MINE $PYTHONPATH")
+    assert "background jobs have ended: sleep 1001" in str(result.content)
+    assert str(result.content).endswith(f"\n{workspace}/sub a b {workspace}/sub")
+    assert (await run("bash", command=f"touch {tmp_path}/outside")).is_error
+    assert not (tmp_path / "outside").exists()
+
+
 async def test_a_sandbox_that_does_not_hold_is_refused_and_runs_no_command(workspace, environ, tmp_path):
     folder = make_folder(workspace)
     try:
