@@ -58,6 +58,16 @@ def data(value: Any) -> bytes:
 # --- the Messages API ---------------------------------------------------------------------------------------
 
 
+def _messages_rule(body: Body) -> str | None:
+    for place, message in enumerate(body.get("messages") or ()):
+        content = message.get("content")
+        if message.get("role") != "assistant" or not isinstance(content, list) or not content:
+            continue
+        if content[-1].get("type") in ("thinking", "redacted_thinking"):
+            return f"messages.{place}: The final block in an assistant message cannot be `thinking`."
+    return None
+
+
 def _messages_error(kind: str, message: str, code: str | None) -> Body:
     error: Body = {"type": kind, "message": message}
     if code:
@@ -77,7 +87,7 @@ MESSAGES = Wire(
     "anthropic",
     "/v1/messages",
     as_messages=lambda body: body,
-    broken_rule=lambda body: None,
+    broken_rule=_messages_rule,
     events=stream_events,
     error=_messages_error,
     streamed_error=lambda kind, message: sse(

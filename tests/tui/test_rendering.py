@@ -363,6 +363,18 @@ def test_thinking_is_dimmed_and_folded() -> None:
     assert len(shown(units_of(item, ItemState(60, is_unfolded=True)))) == 5
 
 
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"type": "thinking", "thinking": "", "signature": "c2VhbA=="}, "(the provider does not show it)"),
+        ({"type": "redacted_thinking", "data": "c2VhbA=="}, "(redacted)"),
+    ],
+)
+def test_thinking_that_is_not_shown_says_so(block: dict[str, str], said: str) -> None:
+    (item,) = items_of(fold_message(StoredMessage(1, "assistant", json.dumps([block]), 0, 0, 0.0, 9), {}))
+    assert said in str(shown(units_of(item, ItemState(60))))
+
+
 def test_what_is_searched_is_marked_in_every_format() -> None:
     lines = [
         row

@@ -3,6 +3,7 @@ known."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,24 @@ async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) ->
     async with desk.shown(size=TALL, row="task:t-core") as pilot:
         await pilot.press("3", *["right"] * 3)
         await until(pilot, lambda: text_of(pilot).count("partly estimated (1 of 13 calls)") == 2)
+
+
+async def test_the_effort_of_an_agent_is_on_its_report_and_its_metrics(desk: Desk) -> None:
+    role = {
+        "role": "explorer",
+        "source": "built-in",
+        "model": "anthropic/claude-opus-4-6",
+        "unconfirmed": None,
+    }
+    desk.session.set(roles=json.dumps([role | {"effort": "xhigh", "effort_used": "high"}]))
+    async with desk.shown(size=TALL, row="task:t-core") as pilot:
+        await pilot.press("3", *["right"] * 3)
+        await shows(pilot, "effort xhigh (uses high)")
+        await pilot.press("escape", "i")
+        await until(
+            pilot,
+            lambda: "explorer · surveyor · effort xhigh (uses high)" in " ".join(text_of(pilot).split()),
+        )
 
 
 async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> None:

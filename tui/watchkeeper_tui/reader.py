@@ -71,7 +71,8 @@ def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[Tra
         if kind == "text":
             found.append(block(index, role, role, str(part.get("text", ""))))
         elif kind in ("thinking", "redacted_thinking"):
-            found.append(block(index, "thinking", "thinking", str(part.get("thinking", "(redacted)"))))
+            said = str(part.get("thinking", "(redacted)")) or "(the provider does not show it)"
+            found.append(block(index, "thinking", "thinking", said))
         elif kind == "tool_use":
             name, given, call_id = str(part.get("name", "?")), part.get("input"), str(part.get("id"))
             tool_names[call_id] = name

@@ -65,9 +65,8 @@ def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> Conte
     take."""
     settings = environment.settings
     overhead = overhead_tokens(environment.counter, agent.system, specs)
-    return context_limits(
-        agent.context_limit, settings.max_output_tokens, settings.summarization_threshold, overhead
-    )
+    longest = settings.max_output_tokens + environment.thinking_tokens(agent.role, agent.model)
+    return context_limits(agent.context_limit, longest, settings.summarization_threshold, overhead)
 
 
 def context_limits(window: int, max_output_tokens: int, threshold: float, overhead: int) -> ContextLimits:

@@ -335,6 +335,7 @@ class CompactionRunner:
             max_tokens=min(MOST_WRITTEN, environment.settings.max_output_tokens),
             purpose=Purpose.OBSERVER if observes else Purpose.REFLECTOR,
             agent_id=self._agent.id,
+            effort=environment.settings.memory_effort,
         )
         is_summary = run.kind is ObservationKind.SUMMARY
         return await call_beside(

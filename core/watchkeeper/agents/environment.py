@@ -16,7 +16,7 @@ from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.agents.worktrees import Worktrees
 from watchkeeper.memory.tokens import Calibrations, TokenCounter
 from watchkeeper.models.gate import Gate
-from watchkeeper.records.messages import Cost, Model, Usage
+from watchkeeper.records.messages import Cost, Effort, Model, Usage
 from watchkeeper.records.ports import Clock, IdSource
 from watchkeeper.store.transaction import SessionStore
 
@@ -38,6 +38,8 @@ class LoopSettings:
     """How long a question waits for a person before it is denied; None: without a limit. 0 denies at once,
     unless a person watches the session."""
     max_output_tokens: int = 8_192
+    memory_effort: Effort = "off"
+    """How much the models think that summarise and observe."""
     context_tokens: int | None = None
     """A smaller window than the model's own, if any."""
     summarization_threshold: float = 0.75
@@ -89,6 +91,10 @@ class Environment:
     """Whether a person who can answer a question watches the session now."""
     memory_model: Callable[[str], str | None] = lambda role: None
     """The model that writes the memory of a role's agents; None: the agent's own."""
+    effort: Callable[[str], Effort | None] = lambda role: None
+    """How much the models of a role's agents think; the same for the life of a session. None: as they do by default."""
+    thinking_tokens: Callable[[str, str], int] = lambda role, model: 0
+    """How much longer a reply of this role's agents may be with this model, for its thinking."""
     programs: AgentPrograms | None = None
     """The agent programs that can be driven; None: only Watchkeeper's own loop."""
     worktrees: Worktrees | None = None

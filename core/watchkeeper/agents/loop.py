@@ -344,6 +344,7 @@ class AgentLoop:
             purpose=Purpose.PLANNER if self._agent.task_id is None else Purpose.TURN,
             agent_id=self._agent.id,
             stable_prefix=state.stable_prefix(),
+            effort=self._environment.effort(self._agent.role),
         )
         estimated = state.tokens + self._limits.overhead_tokens
         environment, model = self._environment, self._agent.model

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +41,7 @@ from watchkeeper.models.registry import (
     SURVEYOR,
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
+from watchkeeper.records.messages import EFFORTS, Effort
 from watchkeeper.records.ports import random_id
 from watchkeeper.records.sandboxes import OFF, SANDBOXES
 from watchkeeper.records.text import json_text
@@ -344,6 +345,22 @@ def queue_options(function: Any) -> Any:
     return function
 
 
+def _efforts(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Effort]:
+    """Role (`ALL_ROLES` for all) → effort, from `EFFORT` and `ROLE=EFFORT`."""
+    from watchkeeper.runtime.config import ALL_ROLES
+
+    found: dict[str, Effort] = {}
+    for text in value:
+        role, _, named = text.rpartition("=")
+        effort = next((one for one in EFFORTS if one == named.strip().lower()), None)
+        if effort is None:
+            raise click.BadParameter(
+                f"{clean(named, 40)!r} is not an effort: give one of {', '.join(EFFORTS)}"
+            )
+        found[role.strip() or ALL_ROLES] = effort
+    return found
+
+
 allow_model_option = click.option(
     "--allow-model",
     "allow_models",
@@ -376,6 +393,15 @@ allow_model_option = click.option(
     metavar="URL",
     callback=local_url,
     help="With --model: a server on this machine, such as http://127.0.0.1:11434. It gets no key.",
+)
+@click.option(
+    "--effort",
+    "efforts",
+    multiple=True,
+    metavar="EFFORT|ROLE=EFFORT",
+    callback=_efforts,
+    help="How much the models think: off, low, medium, high, xhigh or max, for all roles or for one (repeatable; default:"
+    " from the configuration, else the model's own). A model that lacks it uses the nearest.",
 )
 @allow_model_option
 @click.option("--agent", metavar="PROGRAM", help="With --continue: codex, claude-code or opencode.")
@@ -684,6 +710,7 @@ def _start(
     from_session: str | None = None,
     outside: dict[str, str] | None = None,
 ) -> int:
+    from watchkeeper.runtime.config import session_efforts
     from watchkeeper.runtime.control import check_configuration, check_key, refuse_agents
     from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, check_workspace, create_session
 
@@ -701,6 +728,8 @@ def _start(
     else:
         check_workspace(workspace, path)
     config = check_configuration(workspace)
+    if not elsewhere:
+        _check_roles(options.get("efforts", {}), workspace)
     as_json = bool(options["as_json"])
     arguments = click.get_current_context().find_object(tuple) or ("run", *([goal] if goal else []))
     asking = may_ask(as_json=as_json)
@@ -746,6 +775,7 @@ def _start(
             deny=tuple(options["deny"]),
             base_url=chosen.base_url,
             allow_models=allowed,
+            efforts=session_efforts(config, options.get("efforts", {}), carried.efforts if carried else {}),
             continues=outside,
             sandbox=sandbox,
         ),
@@ -803,6 +833,20 @@ def _carried(path: Place, name: str, workspace: Path, *, quiet: bool) -> Continu
                 " (--workspace chooses)"
             )
     return carried
+
+
+def _check_roles(efforts: Mapping[str, Effort], workspace: Path) -> None:
+    """Refuse an effort for a role that this workspace does not have."""
+    from watchkeeper.agents.roles import load_roles
+    from watchkeeper.runtime.config import ALL_ROLES
+    from watchkeeper.store.place import config_folder
+
+    if named := efforts.keys() - {ALL_ROLES}:
+        roles = load_roles(workspace, config_folder())
+        for name in sorted(named - roles.keys()):
+            raise BadInput(
+                f"--effort: there is no role {clean(name, 60)!r}; there are {', '.join(sorted(roles))}"
+            )
 
 
 def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:

@@ -246,8 +246,9 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
     if session["status_reason"]:
         yield f"  {clean(session['status_reason'], 300)}"
     yield f"  workspace {clean(session['workspace'])}"
+    effort = f"   effort {clean(session['effort'], 200)}" if session["effort"] else ""
     yield (
-        f"  model {clean(session['model'])}   tokens {session['tokens']['total']:,}   cost {cost_of(session)}"
+        f"  model {clean(session['model'])}{effort}   tokens {session['tokens']['total']:,}   cost {cost_of(session)}"
         f"   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors"
         f" {session['errors']}"
     )

@@ -243,7 +243,7 @@ def count_block(block: Block, counter: TokenCounter) -> int:
     - `text`: the text.
     - `thinking`, `redacted_thinking`: the signature or the data, which hold the whole thinking, by
       `OPAQUE_TOKENS_PER_CHARACTER`; the text shown where that is more. With `VENDOR_KEY` (OpenAI's reasoning)
-      the text is for people, and only what is encrypted is sent.
+      the text is for people, and only what is encrypted is sent, unless the server wants it back (`returned`).
     - `tool_use`: name and input as JSON, `ARGUMENT_OVERHEAD` for each argument, and `TOOL_BLOCK_OVERHEAD`.
     - `tool_result`: its content, and `TOOL_BLOCK_OVERHEAD`.
     - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most
@@ -260,7 +260,16 @@ def count_block(block: Block, counter: TokenCounter) -> int:
     if kind in ("thinking", "redacted_thinking"):
         opaque = str(block.get("signature" if kind == "thinking" else "data") or "")
         if VENDOR_KEY in block:
-            return opaque_tokens(opaque)
+            vendor = block[VENDOR_KEY]
+            if not isinstance(vendor, Mapping) or not vendor.get("returned"):
+                return opaque_tokens(opaque)
+            details = vendor.get("reasoning_details") or ()
+            opaque = "".join(
+                str(one.get(name) or "")
+                for one in details
+                if isinstance(one, Mapping)
+                for name in ("data", "signature")
+            )
         return max(counter.count(str(block.get("thinking", ""))), opaque_tokens(opaque))
     if kind == "tool_use":
         given = block.get("input", {})

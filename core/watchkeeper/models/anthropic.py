@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.client import NOTHING_SAID, SdkModel, has_value, host_of, names_a_key
-from watchkeeper.models.failures import MESSAGES_API, RetryPolicy, error_bounding_client
+from watchkeeper.models.effort import choose, other_host
+from watchkeeper.models.failures import MESSAGES_API, Failure, RetryPolicy, error_bounding_client
 from watchkeeper.models.stream import ReplyAssembler, Timeouts, without_lone_surrogates
 from watchkeeper.records.messages import VENDOR_KEY, ErrorKind, ModelError, ModelRequest
 from watchkeeper.records.ports import Clock
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 # turn reads this one from the cache. From a breakpoint the provider looks back at most 20 blocks for what it
 # knows. After a turn of more blocks than that (many parallel calls), the end of the previous turn gets the
 # breakpoint of the tools instead.
+#
+# Thinking goes back as it came, with its signature: within a task, all replies with calls wait for results, and
+# newer models check that no thinking before a kept one is missing. Signatures are bound to the model, and with newer
+# models to the system prompt, the tools and all messages before. After a compaction the API therefore refuses them.
+# It does so before it counts a token; that thinking is left out from then on, for good, so that the prefix stays.
 
 BREAKPOINT = {"type": "ephemeral"}
 LOOKBACK_BLOCKS = 18
@@ -35,13 +42,24 @@ UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 """Blocks that the API refuses a breakpoint on; they must also be sent back untouched."""
 
 
-def request_body(model: str, request: ModelRequest, *, prompt_cache: bool = True) -> dict[str, Any]:
-    """The arguments of `messages.create` for this request. The request itself is not changed."""
+def request_body(
+    model: str,
+    request: ModelRequest,
+    *,
+    prompt_cache: bool = True,
+    arguments: Mapping[str, Any] | None = None,
+    without: Container[str] = (),
+) -> dict[str, Any]:
+    """The arguments of `messages.create` for this request. The request itself is not changed.
+
+    `arguments` are those of its effort. `without`: signatures of thinking that is not sent.
+    """
     messages = [
-        {"role": message["role"], "content": without_lone_surrogates(_own_content(message["content"]))}
+        {"role": message["role"], "content": without_lone_surrogates(_own_content(message, without))}
         for message in request.messages
     ]
     body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens, "messages": messages}
+    body |= arguments or {}
     if request.tools:
         body["tools"] = [
             without_lone_surrogates(
@@ -56,16 +74,31 @@ def request_body(model: str, request: ModelRequest, *, prompt_cache: bool = True
     return body
 
 
-def _own_content(content: Any) -> Any:
-    """The content without what other vendors' models added to it; the same object where there is nothing."""
-    if isinstance(content, str) or not any(VENDOR_KEY in block for block in content):
+def _own_content(message: Mapping[str, Any], without: Container[str]) -> Any:
+    """The content without what other vendors' models added to it, and without thinking that cannot be sent; the same
+    object where there is nothing of that.
+
+    Thinking at the end of a reply is what a limit cut: the API refuses a message that ends in it.
+    """
+    content = message["content"]
+    if isinstance(content, str):
         return content
+    end = len(content)
+    while message["role"] == "assistant" and end and content[end - 1].get("type") in UNCACHEABLE:
+        end -= 1
     kept = [
-        {key: value for key, value in block.items() if key != VENDOR_KEY}
-        for block in content
-        if block.get("type") != "thinking" or VENDOR_KEY not in block
+        {key: value for key, value in block.items() if key != VENDOR_KEY} if VENDOR_KEY in block else block
+        for block in content[:end]
+        if block.get("type") not in UNCACHEABLE or (VENDOR_KEY not in block and _seal(block) not in without)
     ]
+    if len(kept) == len(content) and all(map(lambda one, other: one is other, kept, content)):
+        return content
     return kept or [{"type": "text", "text": NOTHING_SAID}]
+
+
+def _seal(block: Mapping[str, Any]) -> str:
+    """What the provider put into a block of thinking, and recognises it by."""
+    return str(block.get("signature") or block.get("data") or block.get("thinking") or "")
 
 
 def _mark(body: dict[str, Any], stable_prefix: int) -> None:
@@ -160,6 +193,16 @@ def _has_profile(environ: Mapping[str, str]) -> bool:
         return False
 
 
+_REFUSED_THINKING = re.compile(
+    r"invalid .?signature.? in .?thinking|thinking.{0,40} blocks? .{0,80}(cannot be modified|must remain)",
+    re.IGNORECASE,
+)
+"""How the API refuses thinking that goes back; the first is about its binding, the second about its text."""
+_REFUSED_ARGUMENTS = {
+    "output_config": re.compile(r"output_config|\beffort\b"),
+    "thinking": re.compile(r"thinking\.(type|adaptive|display)|adaptive thinking|\bthinking: "),
+}
+
 DEFAULT_CONTEXT_WINDOW = 200_000
 NO_KEY = "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), then resume"
 
@@ -189,6 +232,7 @@ class AnthropicModel(SdkModel):
         rng: random.Random | None = None,
         prompt_cache: bool = True,
         sends_key: bool = True,
+        notice: Callable[[str], None] | None = None,
     ) -> None:
         """Nothing is imported, read or connected yet. `base_url` and credentials default to the SDK's own
         environment variables (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`,
@@ -200,7 +244,10 @@ class AnthropicModel(SdkModel):
             retries=retries,
             timeouts=timeouts or Timeouts(),
             rng=rng,
+            notice=notice,
         )
+        self._left_out: set[str] = set()
+        self._refused_thinking: set[str] = set()
         self._api_key = api_key.strip() if api_key else None
         self._auth_token = auth_token.strip() if auth_token else None
         self._base_url = base_url
@@ -223,7 +270,38 @@ class AnthropicModel(SdkModel):
         return f"https://{ANTHROPIC_HOST}" if "ANTHROPIC_BASE_URL" in os.environ else None
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        return request_body(self.name, request, prompt_cache=self._prompt_cache)
+        chosen = choose(self.ref, other_host(self.ref, self.base_url), request.effort)
+        return request_body(
+            self.name,
+            request,
+            prompt_cache=self._prompt_cache,
+            arguments={name: value for name, value in chosen.body.items() if name not in self._left_out},
+            without=self._refused_thinking,
+        )
+
+    def _leave_out(self, failure: Failure, request: ModelRequest) -> bool:
+        if _REFUSED_THINKING.search(failure.message, 0, 2_000):
+            sent = {
+                _seal(block)
+                for message in request.messages
+                if not isinstance(message["content"], str)
+                for block in message["content"]
+                if block.get("type") in UNCACHEABLE
+            }
+            new = sent - self._refused_thinking
+            self._refused_thinking |= new
+            return bool(new)
+        refused = {
+            name
+            for name, wording in _REFUSED_ARGUMENTS.items()
+            if name not in self._left_out and wording.search(failure.message, 0, 2_000)
+        } & choose(self.ref, other_host(self.ref, self.base_url), request.effort).body.keys()
+        for name in sorted(refused):
+            self._notice(
+                f"{self.ref}: the server refuses `{name}`; it is left out, and effort may have no effect"
+            )
+        self._left_out |= refused
+        return bool(refused)
 
     async def _send(self, client: AsyncAnthropic, body: dict[str, Any]) -> Any:
         return await client.messages.create(**body, stream=True, extra_headers=_auth_headers(client))

@@ -12,7 +12,7 @@ import asyncio
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -83,9 +83,11 @@ class SdkModel(ABC):
         retries: RetryPolicy | None,
         timeouts: Timeouts,
         rng: random.Random | None,
+        notice: Callable[[str], None] | None = None,
     ) -> None:
-        """Nothing is imported, read or connected yet."""
+        """Nothing is imported, read or connected yet. `notice` takes a line for people about what a server refused."""
         self.name = name
+        self._notice = notice or (lambda line: None)
         self._context_window = context_window
         self._clock = clock or SystemClock()
         self._retries = retries or RetryPolicy()
@@ -134,8 +136,8 @@ class SdkModel(ABC):
     def _raw_events(stream: Any, body: Any) -> Any:
         """The server-sent events that the SDK's own decoder finds in `body.aiter_bytes()`."""
 
-    def _leave_out(self, failure: Failure) -> bool:
-        """Whether the server refused an argument that later requests can do without; they then do."""
+    def _leave_out(self, failure: Failure, request: ModelRequest) -> bool:
+        """Whether the server refused a part of the request that later ones can do without; they then do."""
         return False
 
     # --- one call -------------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ class SdkModel(ABC):
                     raise fault from error
                 failure = failure_of(error, self._clock.now())
                 verdict = classify(failure, self.api)
-                if verdict.kind is ErrorKind.FAIL and self._leave_out(failure):
+                if verdict.kind is ErrorKind.FAIL and self._leave_out(failure, request):
                     continue
                 retry += 1
                 wait = None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from watchkeeper.models.client import NOTHING_SAID, SdkModel, has_value, host_of, names_a_key
+from watchkeeper.models.effort import choose, other_host, row_of
 from watchkeeper.models.failures import CHAT_API, RESPONSES_API, Failure, RetryPolicy, error_bounding_client
 from watchkeeper.models.stream import (
     BrokenStream,
@@ -62,10 +63,13 @@ def wire_name(name: str) -> str:
     return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def responses_body(model: str, request: ModelRequest, *, reasoning: bool = True) -> dict[str, Any]:
+def responses_body(
+    model: str, request: ModelRequest, *, reasoning: bool = True, arguments: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The arguments of `responses.create`. Nothing is stored at OpenAI: the whole context is sent each time.
 
     `reasoning`: whether earlier reasoning is sent back, and new reasoning asked for in a form that can be.
+    `arguments` are those of the request's effort.
     """
     items: list[dict[str, Any]] = []
     for message in request.messages:
@@ -85,18 +89,28 @@ def responses_body(model: str, request: ModelRequest, *, reasoning: bool = True)
         body["include"] = ["reasoning.encrypted_content"]
     if request.tools:
         body["tools"] = [{"type": "function", "strict": False, **_function(tool)} for tool in request.tools]
-    sendable: dict[str, Any] = without_lone_surrogates(body)
+    sendable: dict[str, Any] = without_lone_surrogates(body | dict(arguments or {}))
     return sendable
 
 
-def chat_body(model: str, request: ModelRequest) -> dict[str, Any]:
-    """The arguments of `chat.completions.create`."""
+def chat_body(
+    model: str,
+    request: ModelRequest,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    returned: str | None = None,
+) -> dict[str, Any]:
+    """The arguments of `chat.completions.create`.
+
+    `arguments` are those of the request's effort. `returned`: the field of a message in which the server wants its
+    reasoning back, if it does (see `effort.EffortRow`).
+    """
     messages: list[dict[str, Any]] = []
     if request.system:
         messages.append({"role": "system", "content": request.system})
     for message in request.messages:
-        encode = _chat_user if message["role"] == "user" else _chat_assistant
-        messages += encode(_blocks(message["content"]))
+        blocks = _blocks(message["content"])
+        messages += _chat_user(blocks) if message["role"] == "user" else _chat_assistant(blocks, returned)
     body: dict[str, Any] = {
         "model": model,
         "messages": messages,
@@ -105,6 +119,9 @@ def chat_body(model: str, request: ModelRequest) -> dict[str, Any]:
     }
     if request.tools:
         body["tools"] = [{"type": "function", "function": _function(tool)} for tool in request.tools]
+    for name, value in (arguments or {}).items():
+        # What is no argument of OpenAI's own API, the SDK takes beside them.
+        (body if name == "reasoning_effort" else body.setdefault("extra_body", {}))[name] = value
     sendable: dict[str, Any] = without_lone_surrogates(body)
     return sendable
 
@@ -140,7 +157,7 @@ def _assistant_items(blocks: list[Block]) -> Iterator[dict[str, Any]]:
         kept = block.get(VENDOR_KEY) or {}
         item: dict[str, Any] | None = None
         match block.get("type"):
-            case "thinking" if kept:
+            case "thinking" if kept.get("type") == "reasoning":
                 sealed = block.get("signature")
                 held.append({**kept, "encrypted_content": sealed} if sealed else dict(kept))
             case "text" if block.get("text"):
@@ -195,7 +212,7 @@ def _chat_user(blocks: list[Block]) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "content": parts if None in texts else "\n\n".join(map(str, texts))}
 
 
-def _chat_assistant(blocks: list[Block]) -> Iterator[dict[str, Any]]:
+def _chat_assistant(blocks: list[Block], returned: str | None) -> Iterator[dict[str, Any]]:
     text = "\n\n".join(block["text"] for block in blocks if block.get("type") == "text" and block["text"])
     calls = [
         {
@@ -207,7 +224,18 @@ def _chat_assistant(blocks: list[Block]) -> Iterator[dict[str, Any]]:
         if block.get("type") == "tool_use"
     ]
     message: dict[str, Any] = {"role": "assistant", "content": text if text or calls else NOTHING_SAID}
-    yield {**message, "tool_calls": calls} if calls else message
+    if calls:
+        message["tool_calls"] = calls
+    for block in blocks:
+        kept = block.get(VENDOR_KEY) or {}
+        if block.get("type") == "thinking" and returned is not None and kept.get("returned") == returned:
+            details = kept.get("reasoning_details")
+            message |= {returned: details} if details else {_AS_TEXT[returned]: block["thinking"]}
+    yield message
+
+
+_AS_TEXT = {"reasoning_content": "reasoning_content", "reasoning_details": "reasoning"}
+"""Field in which reasoning goes back → the field for one that came as a text alone."""
 
 
 def _chat_part(block: Block) -> dict[str, Any] | None:
@@ -537,8 +565,11 @@ class ChatAssembler(_OpenAIAssembler):
         "content_filter": "refusal",
     }
 
-    def __init__(self, tools: Iterable[ToolSpec], rng: random.Random) -> None:
+    def __init__(self, tools: Iterable[ToolSpec], rng: random.Random, *, returned: str | None = None) -> None:
+        """`returned`: the field in which the server wants its reasoning back, if it does."""
         super().__init__(tools, rng)
+        self._returned = returned
+        self._details: dict[Any, dict[str, Any]] = {}
         self._thinking: list[str] = []
         self._text: list[str] = []
         self._calls: list[_Call] = []
@@ -595,6 +626,7 @@ class ChatAssembler(_OpenAIAssembler):
         if isinstance(thought, str):
             self._thinking.append(thought)
             yield from self._show("thinking", thought)
+        self._note_details(delta.get("reasoning_details"))
         for key in ("content", "refusal"):
             text = delta.get(key)
             if isinstance(text, list):  # Mistral's parts
@@ -608,6 +640,19 @@ class ChatAssembler(_OpenAIAssembler):
             raise BrokenStream(f"tool calls that are no list of objects: {excerpt(pieces)}")
         for place, piece in enumerate(pieces):
             yield from self._call_piece(piece, place if len(pieces) > 1 else None)
+
+    def _note_details(self, pieces: Any) -> None:
+        """Take pieces of OpenRouter's reasoning: one entry for each index and type, its texts joined."""
+        for piece in pieces if isinstance(pieces, list) and self._returned == "reasoning_details" else ():
+            if not isinstance(piece, dict):
+                continue
+            entry = self._details.setdefault((str(piece.get("index")), str(piece.get("type"))), {})
+            for name, value in piece.items():
+                joined = name in ("text", "summary", "data") and isinstance(value, str)
+                if joined and isinstance(entry.get(name), str):
+                    entry[name] += value
+                elif value is not None or name not in entry:
+                    entry[name] = value
 
     def _call_piece(self, piece: dict[str, Any], place: int | None) -> Iterator[Delta]:
         function = piece.get("function")
@@ -646,9 +691,12 @@ class ChatAssembler(_OpenAIAssembler):
         return found
 
     def _parts(self) -> Iterator[tuple[Block, str]]:
-        if self._thinking:
-            # For people: these servers want none of it back.
-            yield {"type": "thinking", "thinking": "".join(self._thinking), VENDOR_KEY: {}}, ""
+        if self._thinking or self._details:
+            # For people, where the server wants none of it back.
+            kept: dict[str, Any] = {"returned": self._returned} if self._returned else {}
+            if self._details:
+                kept["reasoning_details"] = [*self._details.values()]
+            yield {"type": "thinking", "thinking": "".join(self._thinking), VENDOR_KEY: kept}, ""
         yield {"type": "text", "text": "".join(self._text)}, ""
         for call in self._calls:
             yield self._call(call.name, call.id, "".join(call.raw))
@@ -724,6 +772,8 @@ class OpenAIModel(SdkModel):
 
     REFUSALS: Mapping[str, re.Pattern[str]] = {}
     """Argument → how servers name it in a refusal."""
+    EFFORT_REFUSALS: Mapping[str, re.Pattern[str]] = {}
+    """The same for the arguments of an effort; people are told, except for a `reasoning.summary`."""
 
     def __init__(
         self,
@@ -737,6 +787,7 @@ class OpenAIModel(SdkModel):
         timeouts: Timeouts | None = None,
         rng: random.Random | None = None,
         sends_key: bool = True,
+        notice: Callable[[str], None] | None = None,
     ) -> None:
         """Nothing is imported, read or connected yet. `base_url` and the key default to `OPENAI_BASE_URL` and
         `OPENAI_API_KEY`."""
@@ -749,6 +800,7 @@ class OpenAIModel(SdkModel):
             retries=retries,
             timeouts=timeouts or TIMEOUTS,
             rng=rng,
+            notice=notice,
         )
         self._api_key = api_key.strip() if api_key else None
         self._sends_key = sends_key
@@ -760,8 +812,28 @@ class OpenAIModel(SdkModel):
         chosen = api_root(self._base_url or os.environ.get(BASE_URL_VARIABLE) or "")
         return chosen if chosen and host_of(chosen) != OPENAI_HOST else None
 
-    def _leave_out(self, failure: Failure) -> bool:
+    def _effort_arguments(self, request: ModelRequest) -> dict[str, Any]:
+        """The arguments of the request's effort, without what the server refused."""
+        body = dict(choose(self.ref, other_host(self.ref, self.base_url), request.effort).body)
+        if "reasoning.summary" in self._left_out and "reasoning" in body:
+            body["reasoning"] = {key: value for key, value in body["reasoning"].items() if key != "summary"}
+        return {name: value for name, value in body.items() if value and name not in self._left_out}
+
+    def _leave_out(self, failure: Failure, request: ModelRequest) -> bool:
         said = f"{failure.error_code or ''} {failure.message}"
+        sent = self._effort_arguments(request)
+        for name, wording in self.EFFORT_REFUSALS.items():
+            if (
+                name.partition(".")[0] in sent
+                and name not in self._left_out
+                and wording.search(said, 0, 2_000)
+            ):
+                self._left_out.add(name)
+                if name != "reasoning.summary":
+                    self._notice(
+                        f"{self.ref}: the server refuses `{name}`; it is left out, and effort may have no effect"
+                    )
+                return True
         for name, wording in self.REFUSALS.items():
             if name not in self._left_out and wording.search(said, 0, 2_000):
                 self._left_out.add(name)
@@ -816,16 +888,26 @@ class ResponsesModel(OpenAIModel):
     api = RESPONSES_API
     provider = "openai"
     REFUSALS: Mapping[str, re.Pattern[str]] = {
-        "reasoning": re.compile(
+        "include": re.compile(
             r"\binclude\b|encrypted content is not supported|invalid_encrypted_content"
             r"|encrypted content .{0,200}could not be",
             re.IGNORECASE,
         )
     }
+    EFFORT_REFUSALS: Mapping[str, re.Pattern[str]] = {
+        "reasoning.summary": re.compile(r"reasoning\.summary|reasoning summar", re.IGNORECASE),
+        "reasoning": re.compile(r"reasoning[._]effort|unsupported value: '(none|minimal|low|medium|x?high|max)'"
+                                r"|(parameter|argument)\W+reasoning\b", re.IGNORECASE),
+    }  # fmt: skip
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         plain = self.base_url is None and _WITHOUT_REASONING.match(self.name) is not None
-        body = responses_body(self.name, request, reasoning=not plain and "reasoning" not in self._left_out)
+        body = responses_body(
+            self.name,
+            request,
+            reasoning=not plain and "include" not in self._left_out,
+            arguments=self._effort_arguments(request),
+        )
         if self.base_url is None and request.agent_id:
             body["prompt_cache_key"] = request.agent_id  # sends an agent's calls to where its cache is
         return body
@@ -846,9 +928,19 @@ class ChatModel(OpenAIModel):
         "stream_options": re.compile(r"stream_options|include_usage"),
         "max_tokens": re.compile(r"max_completion_tokens"),
     }
+    EFFORT_REFUSALS: Mapping[str, re.Pattern[str]] = {
+        "chat_template_kwargs": re.compile(r"chat_template_kwargs"),
+        "reasoning_effort": re.compile(
+            r"reasoning_effort|think value|does not support thinking|reasoning effort"
+        ),
+        "reasoning": re.compile(r"\breasoning\b"),
+        "thinking": re.compile(r"\bthinking\b"),
+    }
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        body = chat_body(self.name, request)
+        body = chat_body(
+            self.name, request, arguments=self._effort_arguments(request), returned=self._returned()
+        )
         if "stream_options" in self._left_out:
             del body["stream_options"]
         if self.base_url is None or "max_tokens" in self._left_out:
@@ -857,7 +949,11 @@ class ChatModel(OpenAIModel):
         return body
 
     def _assembler(self, request: ModelRequest) -> ReplyAssembler:
-        return ChatAssembler(request.tools, self._rng)
+        return ChatAssembler(request.tools, self._rng, returned=self._returned())
+
+    def _returned(self) -> str | None:
+        row = row_of(self.ref, other_host(self.ref, self.base_url))
+        return row.returned if row is not None else None
 
     def _method(self, client: AsyncOpenAI) -> Callable[..., Any]:
         return client.chat.completions.create

@@ -523,6 +523,8 @@ class ModelConfig:
     """Off for servers that refuse `cache_control`."""
     speed: float | None = 1.0
     """The surveyor's pace: 1 is a model's; None waits for nothing (`--speed max`)."""
+    notice: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
+    """Takes a line for people about a part of the requests that the server refused and that is left out."""
     surveyor_window: int | None = None
     """Tokens of the surveyor's window, which decides the size of the pages that it asks for; None: its own.
     Where a session sets a limit of its own on contexts, that limit belongs here."""
@@ -556,6 +558,7 @@ def resolve(
             rng=rng,
             prompt_cache=config.prompt_cache,
             sends_key=config.sends_key,
+            notice=config.notice,
         )
     if provider in ("openai", "openai-chat") and name:
         from watchkeeper.models.openai import ChatModel, ResponsesModel
@@ -570,6 +573,7 @@ def resolve(
             retries=config.retries,
             rng=rng,
             sends_key=config.sends_key,
+            notice=config.notice,
         )
     if (provider, name) == ("offline", "surveyor"):
         from watchkeeper.models.surveyor import DEFAULT_WINDOW, SurveyorModel

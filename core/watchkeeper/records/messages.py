@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import add
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 Role = Literal["user", "assistant"]
 
@@ -127,6 +127,11 @@ class Purpose(StrEnum):
     OBSERVER = "observer"
 
 
+Effort = Literal["off", "low", "medium", "high", "xhigh", "max"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+"""How much a model is asked to think, the lowest first. `models.effort` says which model has which."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """What a model is given: everything it may depend on."""
@@ -142,6 +147,8 @@ class ModelRequest:
     """For records and pacing only; a model's answer never depends on it."""
     stable_prefix: int = 0
     """How many leading messages will be byte-identical next turn: where a prompt-cache breakpoint pays."""
+    effort: Effort | None = None
+    """None: what the model does by default."""
     pause: Callable[[float], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     """How the seconds before a retry are spent; None: asleep. A caller gives its slot to others meanwhile."""
 

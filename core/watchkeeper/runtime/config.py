@@ -12,7 +12,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -21,8 +21,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from watchkeeper.agents.backends.programs import AgentProgramSettings
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import McpServer, Permission
+from watchkeeper.models import effort as efforts
 from watchkeeper.models.registry import PROVIDERS, SURVEYOR, provider_of, rates
 from watchkeeper.records.errors import BadInput, raising_host_faults
+from watchkeeper.records.messages import EFFORTS, Effort
 from watchkeeper.store.place import config_folder
 
 MOST_BYTES = 1_000_000
@@ -115,10 +117,18 @@ class MemorySettings(_Strict):
     """Who keeps older messages short: a summariser, or observers and reflectors ahead of need."""
     model: Annotated[str, AfterValidator(_model_ref)] | None = None
     """The model of summarisers, observers and reflectors; None: each agent's own. A role may name another one."""
+    effort: Effort = "off"
+    """How much that model thinks. One without `off` uses its lowest effort."""
 
 
 def _memory_settings(value: Any) -> Any:
     return {"mode": value} if isinstance(value, str) else value
+
+
+class RoleSettings(_Strict):
+    """What the user sets for a role beside its file."""
+
+    effort: Effort | None = None
 
 
 class Config(_Strict):
@@ -126,6 +136,10 @@ class Config(_Strict):
 
     model: str | None = None
     """The model of planner and sub-agents where none is named. `offline/surveyor` counts as none."""
+    effort: Effort | None = None
+    """How much models think where nothing else is said (`models.effort`); None: each model's own default."""
+    roles: dict[Annotated[str, Field(max_length=60)], RoleSettings] = {}
+    """By the name of a role: `[roles.planner] effort = "high"`."""
     max_parallel: int = Field(default=4, ge=1, le=256)
     """How many sub-agents work at a time."""
     slots: int = Field(default=8, ge=1, le=256)
@@ -257,6 +271,10 @@ class RoleModel:
     """The user's own choice."""
     unconfirmed: str | None = None
     """The workspace's choice, which costs more than `own` (or has no known price) and was not confirmed."""
+    effort: Effort | None = None
+    """The effort that was chosen for the role; None: none was."""
+    effort_used: Effort | None = None
+    """What `model` has in its place; None: nothing."""
 
     def as_record(self) -> dict[str, Any]:
         """As stored in the session's row and printed by `--json`."""
@@ -265,6 +283,8 @@ class RoleModel:
             "source": self.source,
             "model": self.model,
             "unconfirmed": self.unconfirmed,
+            "effort": self.effort,
+            "effort_used": self.effort_used,
         }
 
 
@@ -378,3 +398,39 @@ def _dearer(ref: str, own: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+
+
+# How much the models of a session think. The effort is chosen when the session starts and kept with it: another one
+# would change the cached prompt of every agent.
+
+ALL_ROLES = "*"
+
+
+def session_efforts(
+    config: Config, flags: Mapping[str, Effort], earlier: Mapping[str, str]
+) -> dict[str, str]:
+    """The efforts of a new session by role, `ALL_ROLES` for those that are not named.
+
+    `flags` go before `earlier`, those of the session that it continues, and these before the configuration. A flag for
+    all roles also goes before what the configuration says about one.
+    """
+    found: dict[str, str] = {ALL_ROLES: config.effort} if config.effort else {}
+    found |= {name: role.effort for name, role in config.roles.items() if role.effort is not None}
+    if earlier:
+        found = dict(earlier)
+    if ALL_ROLES in flags:
+        found = {}
+    return {**found, **flags}
+
+
+def effort_of(chosen: Mapping[str, str], role: str) -> Effort | None:
+    """The effort of a role in a session with these efforts. One that this release does not know counts as none."""
+    found = chosen.get(role, chosen.get(ALL_ROLES))
+    return next((effort for effort in EFFORTS if effort == found), None)
+
+
+def with_effort(choice: RoleModel, chosen: Mapping[str, str], host: str | None) -> RoleModel:
+    """The role's model with the effort that it gets. `host`: see `models.effort.other_host`."""
+    effort = effort_of(chosen, choice.role)
+    used = efforts.choose(choice.model, host, effort).used if effort is not None else None
+    return replace(choice, effort=effort, effort_used=used)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,11 @@ from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import Permissions, WorkerPool, builtin_tools
 from watchkeeper.agents.worktrees import MergeTool, Worktrees
 from watchkeeper.memory.tokens import Calibrations, default_counter
+from watchkeeper.models import effort as efforts
 from watchkeeper.models import registry as prices
 from watchkeeper.models.gate import Gate, Gates
 from watchkeeper.models.registry import ModelConfig, chosen_server, provider_of, resolve
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.messages import (
     Cost,
     Delta,
@@ -52,14 +53,22 @@ from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.records.tool_inputs import is_path_granted
 from watchkeeper.runtime import background, lifecycle
 from watchkeeper.runtime.background import Alerts, Heartbeat
-from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
+from watchkeeper.runtime.config import (
+    Config,
+    effort_of,
+    load_config,
+    load_workspace_config,
+    role_models,
+    with_effort,
+)
 from watchkeeper.runtime.config import warning as role_warning
 from watchkeeper.runtime.host import LiveRows, SessionHost
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
 from watchkeeper.store import agents, budgets
 from watchkeeper.store.lease import is_watched
 from watchkeeper.store.place import config_folder
-from watchkeeper.store.transaction import SessionStore
+from watchkeeper.store.transaction import SessionStore, Transaction
+from watchkeeper.store.writer import Group
 
 
 class RedactedModel:
@@ -235,7 +244,20 @@ async def _assemble(
     check_workspace(workspace, store.path)
     config = config or load_config()
     roles = load_roles(workspace, config_folder())
-    chosen = role_models(roles, row[2], settings.allow_models)
+    effort = partial(effort_of, settings.efforts)
+
+    def local_server(ref: str) -> str | None:
+        return settings.base_url if provider_of(ref) == provider_of(row[2]) else None
+
+    def host_of(ref: str) -> str | None:
+        configured = local_server(ref) or config.server_of(ref).base_url
+        return efforts.other_host(ref, chosen_server(provider_of(ref), configured))
+
+    chosen = {
+        name: with_effort(one, settings.efforts, host_of(one.model))
+        for name, one in role_models(roles, row[2], settings.allow_models).items()
+    }
+    lacking = [efforts.notice(one.model, host_of(one.model), one.effort) for one in chosen.values()]
     dearer = [line for one in chosen.values() if (line := role_warning(one)) is not None]
     mark = mark_of(store.session_id, store.path)
     containment = SessionContainment(
@@ -288,8 +310,14 @@ async def _assemble(
     live = LiveRows(store, clock, redactor=redact)
     models: dict[str, Model] = {}
 
-    def local_server(ref: str) -> str | None:
-        return settings.base_url if provider_of(ref) == provider_of(row[2]) else None
+    def note_refusal(line: str) -> None:
+        at, text = clock.now(), redact(line)
+
+        def write(group: Group) -> None:
+            Transaction(group, store.session_id, store.epoch, at).event("host.warning", text=text)
+
+        with suppress(StoreUnusable):  # the run meets the same fault at its next step
+            store.writer.submit(write)
 
     def price(
         ref: str, usage: Usage, exact: bool, modifiers: tuple[str, ...] = (), searches: int = 0, /
@@ -302,11 +330,8 @@ async def _assemble(
         if model is not None:
             return RedactedModel(model, redact)
         if ref not in models:
-            models[ref] = resolve(
-                ref,
-                config=model_config(config, ref, settings.speed, settings.context_tokens, local_server(ref)),
-                clock=clock,
-            )
+            configured = model_config(config, ref, settings.speed, settings.context_tokens, local_server(ref))
+            models[ref] = resolve(ref, config=replace(configured, notice=note_refusal), clock=clock)
         return RedactedModel(models[ref], redact)
 
     gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
@@ -339,9 +364,12 @@ async def _assemble(
         memory_model=lambda role: (
             (roles[role].memory_model if role in roles else None) or config.memory.model
         ),
+        effort=effort,
+        thinking_tokens=lambda role, ref: efforts.thinking_tokens(ref, host_of(ref), effort(role)),
         settings=LoopSettings(
             approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
             max_output_tokens=config.max_output_tokens,
+            memory_effort=config.memory.effort,
             context_tokens=settings.context_tokens,
             summarization_threshold=config.summarization_threshold,
             observational=config.memory.mode == "observational",
@@ -375,6 +403,7 @@ async def _assemble(
             *roles.warnings,
             *_roles_gone(store, roles),
             *dearer,
+            *dict.fromkeys(line for line in lacking if line is not None),
             *mcp.warnings,
             *([recalling.warning] if recalling.warning else []),
         ]

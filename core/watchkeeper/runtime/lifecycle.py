@@ -62,6 +62,8 @@ class SessionSettings:
     allow_models: tuple[str, ...] = ()
     """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model`
     (`runtime.config.role_models`)."""
+    efforts: dict[str, str] = field(default_factory=dict)
+    """How much models think, by role (`runtime.config.session_efforts`); empty: as each does by default."""
     continues: dict[str, str] | None = None
     """A session of an agent program, begun outside, that an agent goes on with: `program`, `session`, `transcript`,
     `folder` and the agent's `model`."""
@@ -584,6 +586,8 @@ class Continuation:
     """It cites messages of the old session; `write` makes artifacts of them."""
     evidence: dict[str, str] = field(default_factory=dict)
     """`message://…` → the text of that message, and where it is from."""
+    efforts: dict[str, str] = field(default_factory=dict)
+    """How much its models think, by role."""
 
     def write(self, tx: Transaction) -> None:
         """Facts, evidence and the brief, as rows of the new session (scope session, kind as it was)."""
@@ -669,7 +673,7 @@ class _Reader:
 
     def read(self) -> Continuation:
         row = self._reads.one(
-            "SELECT goal, workspace, origin, status, status_reason, planner_agent_id FROM sessions WHERE id"
+            "SELECT goal, workspace, origin, status, status_reason, planner_agent_id, settings FROM sessions WHERE id"
             " = ?",
             (self._session_id,),
         )
@@ -693,7 +697,15 @@ class _Reader:
         goal = plain(str(self._redact(row["goal"])))
         if not own and len(goal) > GOAL_CHARACTERS:
             goal = goal[: GOAL_CHARACTERS - 1] + "…"
-        return Continuation(self._session_id, goal, row["workspace"], brief, self._evidence)
+        chosen = decode(row["settings"]).get("efforts") if own else None
+        return Continuation(
+            self._session_id,
+            goal,
+            row["workspace"],
+            brief,
+            self._evidence,
+            chosen if isinstance(chosen, dict) else {},
+        )
 
     def _first_agent(self) -> str | None:
         row = self._reads.one(

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from watchkeeper.records.ports import Clock, IdSource, SystemClock, random_id
 from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime import control
+from watchkeeper.runtime.config import session_efforts
 from watchkeeper.runtime.control import check_configuration
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, RELEASED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.lifecycle import (
@@ -446,17 +447,22 @@ class Runtime:
             raise BadInput(
                 "no model is chosen; pass one, as in model='anthropic/<model>', or set `model` in config.toml"
             )
-        wanted = NewSession(
-            goal,
-            Path(workspace),
-            ref,
-            settings or SessionSettings(sandbox=config.sandbox.bash),
-            budgets or {},
-        )
-        prepare = None
+        carried = None
         if from_session is not None:
-            prepare = carry(self.path, from_session, redact=user_redactor()).write
-        return create_session(self.path, wanted, new_id=self._new_id, now=self._clock.now(), prepare=prepare)
+            carried = carry(self.path, from_session, redact=user_redactor())
+        settings = settings or SessionSettings(sandbox=config.sandbox.bash)
+        if not settings.efforts:
+            settings = replace(
+                settings, efforts=session_efforts(config, {}, carried.efforts if carried else {})
+            )
+        wanted = NewSession(goal, Path(workspace), ref, settings, budgets or {})
+        return create_session(
+            self.path,
+            wanted,
+            new_id=self._new_id,
+            now=self._clock.now(),
+            prepare=carried.write if carried else None,
+        )
 
     async def run(self, session_id: str, *, resume: bool = True, once: int | None = None) -> HostResult:
         """Drive a session until it ends or pauses; run it again to carry on.

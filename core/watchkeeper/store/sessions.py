@@ -84,7 +84,7 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
 
 
 def set_roles(tx: Transaction, roles: list[dict[str, Any]]) -> None:
-    """Note the session's roles, each with `role`, `source`, `model` and `unconfirmed` (see
+    """Note the session's roles, each with `role`, `source`, `model`, `unconfirmed`, `effort` and `effort_used` (see
     `runtime.config.role_models`)."""
     tx.execute("UPDATE sessions SET roles = ? WHERE id = ?", (encode(roles), tx.session_id))
 

@@ -148,10 +148,23 @@ class RoleFacts:
     model: str
     unconfirmed: str | None
     """The workspace's choice of a dearer model, without a person's confirmation."""
+    effort: str | None = None
+    """How much its agents were asked to think; None: nothing was chosen."""
+    effort_used: str | None = None
+    """What `model` has in its place; None: it has no effort."""
 
     @property
     def is_built_in(self) -> bool:
         return self.source == "built-in"
+
+    @property
+    def effort_text(self) -> str:
+        """`high`, `max (uses high)`, or empty where nothing was chosen."""
+        if self.effort is None or self.effort == self.effort_used:
+            return self.effort or ""
+        if self.effort_used is None:
+            return f"{self.effort} (the model has none)"
+        return f"{self.effort} (uses {self.effort_used})"
 
 
 @lru_cache(maxsize=16)
@@ -167,10 +180,11 @@ def roles_of(text: str | None) -> Mapping[str, RoleFacts]:
         if isinstance(one, dict) and all(
             isinstance(one.get(name), str) for name in ("role", "source", "model")
         ):
-            asked = one.get("unconfirmed")
-            found[one["role"]] = RoleFacts(
-                one["role"], one["source"], one["model"], asked if isinstance(asked, str) else None
+            asked, effort, used = (
+                value if isinstance(value := one.get(name), str) else None
+                for name in ("unconfirmed", "effort", "effort_used")
             )
+            found[one["role"]] = RoleFacts(one["role"], one["source"], one["model"], asked, effort, used)
     return found
 
 

@@ -234,6 +234,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "planner_agent_id": row["planner_agent_id"],
         "settings": decode(row["settings"]),
         "roles": [asdict(role) for role in roles_of(row["roles"]).values()],
+        "effort": _effort_text(row),
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
         "cost_estimated": cost_estimated,
@@ -246,6 +247,23 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "host": {"pid": row["host_pid"], "name": row["host_name"]},
         "queued_at": row["queued_at"],
     }
+
+
+def _effort_text(row: Any) -> str | None:
+    """`high`, or `high; planner max (uses high)`: how much the models of a session were asked to think; None where nothing
+    was chosen. It comes from the roles that a host noted, before that from the settings."""
+    noted = {role.role: role.effort_text for role in roles_of(row["roles"]).values()}
+    chosen = decode(row["settings"]).get("efforts")
+    if not isinstance(chosen, dict) or not chosen:
+        return None
+    parts: list[str] = []
+    for role, effort in sorted(chosen.items()):
+        if role == "*":
+            texts = {text for name, text in noted.items() if name not in chosen and text}
+            parts.insert(0, texts.pop() if len(texts) == 1 else str(effort))
+        else:
+            parts.append(f"{role} {noted.get(role) or effort}")
+    return "; ".join(parts)
 
 
 def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.core.messages_api.ground import Ground
-from tests.core.messages_api.scripts import NOTES, PARTS, TURNS, Notes, Survey
+from tests.core.messages_api.scripts import NOTES, PARTS, TURNS, Notes, Survey, role_in, says, uses
 from tests.support.answers import Body, Held, Reply, Status, text
 
 
@@ -112,3 +114,131 @@ async def test_sub_agents_call_the_model_side_by_side(ground: Ground) -> None:
 
     ground.serve(Notes(NOTES[:2], work=work))
     assert (await ground.drive()).status == "done"
+
+
+def _run_with(ground: Ground, model: str, *options: str) -> Any:
+    return ground.wk(
+        "run", "reach the goal", "--model", model, "--headless", "--json", "--workspace", str(ground.workspace), *options
+    )  # fmt: skip
+
+
+def _efforts(server: Any) -> dict[str, set[str | None]]:
+    """The efforts in the requests, by the role that asked; `memory` for a summary."""
+    found: dict[str, set[str | None]] = {}
+    for body in server.requests:
+        role = role_in(body) if body.get("tools") else "memory"
+        found.setdefault(role, set()).add(body.get("output_config", {}).get("effort"))
+    return found
+
+
+def test_an_effort_is_kept_with_the_session_and_shown_wherever_it_is_looked_at(ground: Ground) -> None:
+    config = ground.workspace.parent / "config" / "config.toml"
+    config.parent.mkdir()
+    config.write_text('effort = "low"\n[roles.planner]\neffort = "high"\n')
+
+    def plan_and_think(body: Body) -> Any:
+        answer = notes(body)
+        assert isinstance(answer, Reply)
+        return Reply(
+            [{"type": "thinking", "thinking": "let me see", "signature": "c2lnbmVk"}, *answer.blocks]
+        )
+
+    notes = Notes(NOTES[:1])
+    server = ground.serve(plan_and_think)
+    ended = _run_with(ground, "anthropic/claude-sonnet-5", "--budget-turns", "2")
+    assert ended.code == 5, ended.out + ended.err
+    config.write_text('effort = "max"\n')
+    resumed = ground.wk("resume", "last", "--headless", "--json", "--budget-turns", "50")
+    assert (resumed.code, resumed.result["status"]) == (0, "done"), resumed.out + resumed.err
+    ground.assert_done()
+    assert _efforts(server) == {"planner": {"high"}, "explorer": {"low"}}
+    adaptive = {"type": "adaptive", "display": "summarized"}
+    assert all(body["thinking"] == adaptive for body in server.requests)
+    planned = [body for body in server.requests if role_in(body) == "planner"]
+    for before, after in pairwise(planned):
+        assert (before["system"], before["tools"]) == (after["system"], after["tools"])
+    thoughts = [block for block in planned[-1]["messages"][1]["content"] if block["type"] == "thinking"]
+    assert thoughts == [{"type": "thinking", "thinking": "let me see", "signature": "c2lnbmVk"}]
+    shown = ground.show()["session"]
+    assert shown["effort"] == "low; planner high"
+    assert {role["effort"] for role in shown["roles"] if role["role"] != "planner"} == {"low"}
+    assert "effort low; planner high" in ground.wk("show", "last").out
+    forked = ground.wk("fork", "last", "--json").result
+    assert ground.wk("show", forked["session"], "--json").result["session"]["effort"] == "low; planner high"
+    carried = ground.wk(
+        "run", "--from", shown["id"], "--model", "anthropic/claude-sonnet-5", "--queue", "--json",
+        "--workspace", str(ground.workspace), "--effort", "planner=medium",
+    ).result  # fmt: skip
+    assert (
+        ground.wk("show", carried["session"], "--json").result["session"]["effort"] == "low; planner medium"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("anthropic/claude-haiku-4-5", "has no effort that can be set: it runs without (effort xhigh)"),
+        ("anthropic/claude-opus-4-6", "does not have effort xhigh: it uses high, the nearest"),
+    ],
+)
+def test_an_effort_that_the_model_lacks_costs_one_line_and_no_run(
+    ground: Ground, model: str, line: str
+) -> None:
+    server = ground.serve(Notes(NOTES[:1]))
+    ended = _run_with(ground, model, "--effort", "xhigh")
+    assert (ended.code, ended.result["status"]) == (0, "done"), ended.out + ended.err
+    warned = [event["data"]["text"] for event in ended.lines[:-1] if event["kind"] == "host.warning"]
+    assert warned == [f"{model} {line}"]
+    used = {"anthropic/claude-haiku-4-5": None}.get(model, "high")
+    assert _efforts(server) == {"planner": {used}, "explorer": {used}}
+    shown = ground.show()["session"]["effort"]
+    assert shown == ("xhigh (the model has none)" if used is None else "xhigh (uses high)")
+
+
+def test_a_server_that_refuses_an_effort_costs_one_line_and_no_run(ground: Ground) -> None:
+    def refuse(name: str, turn: int, count: int) -> Status | None:
+        first = name == "planner" and turn == 0 and count == 1
+        message = "output_config: Extra inputs are not permitted"
+        return Status(400, "invalid_request_error", message) if first else None
+
+    server = ground.serve(Notes(NOTES[:1], fault=refuse))
+    ended = _run_with(ground, "anthropic/claude-opus-5", "--effort", "low")
+    assert (ended.code, ended.result["status"]) == (0, "done"), ended.out + ended.err
+    warned = [event["data"]["text"] for event in ended.lines[:-1] if event["kind"] == "host.warning"]
+    assert len(warned) == 1
+    assert "the server refuses `output_config`" in warned[0]
+    assert ["output_config" in body for body in server.requests].count(True) == 1
+
+
+def test_summaries_are_written_without_thinking(ground: Ground) -> None:
+    summary = "Goal: reach the goal (#1).\nCurrent work: notes 0 to 2 are kept under one/0 to one/2 (#2).\nNext step: end (#1)."
+
+    def work(name: str, turn: int, body: Body) -> Any:
+        if turn < 3:
+            return [uses("save_artifact", name=f"{name}/{turn}", content="some words to keep " * 300)]
+        return [uses("compact")] if turn == 3 else [says(f"{name} is done.")]
+
+    notes = Notes(NOTES[:1], work=work)
+    server = ground.serve(lambda body: notes(body) if body.get("tools") else Reply([text(summary)]))
+    ended = _run_with(ground, "anthropic/claude-opus-5", "--effort", "max")
+    assert (ended.code, ended.result["status"]) == (0, "done"), ended.out + ended.err
+    assert _efforts(server) == {"planner": {"max"}, "explorer": {"max"}, "memory": {None}}
+    asides = [body["thinking"] for body in server.requests if not body.get("tools")]
+    assert asides
+    assert {one["type"] for one in asides} == {"disabled"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("huge", "'huge' is not an effort: give one of off, low, medium, high, xhigh, max"),
+        ("boss=low", "there is no role 'boss'"),
+    ],
+)
+def test_an_effort_that_does_not_exist_is_refused_before_anything_is_made(
+    ground: Ground, given: str, said: str
+) -> None:
+    ended = _run_with(ground, "anthropic/claude-opus-5", "--effort", given)
+    assert ended.code == 2
+    assert said in ended.err
+    assert not ground.path.exists() or ground.query("SELECT count(*) FROM sessions") == [(0,)]

@@ -45,7 +45,8 @@ async def test_a_dearer_choice_of_the_workspace_is_not_used_and_the_run_says_so(
     state = bench.state
     roles = {one["role"]: one for one in state["session"]["roles"]}
     source = f"{AGENTS}/checker.md"
-    assert roles["checker"] == {"role": "checker", "source": source, "model": MIDDLE, "unconfirmed": DEAR}
+    noted = {"role": "checker", "source": source, "model": MIDDLE, "unconfirmed": DEAR}
+    assert roles["checker"] == noted | {"effort": None, "effort_used": None}
     assert roles["counter"]["model"] == CHEAP
     assert roles["explorer"]["source"] == "built-in"
     tasks = bench.tasks()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from watchkeeper.records.text import inbox_payload_words
 from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper.store.imports import imported_from
-from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts, roles_of
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext, blank, damage, heading, paragraph, rendered
 from watchkeeper_tui.pages.memory import OBSERVATION_KEY
@@ -97,12 +97,21 @@ NEWEST_CELLS = 23
 """Beside a series: its newest value, and its greatest."""
 
 
+def _effort(view: PageContext) -> list[Piece]:
+    """How much the agent's model was asked to think, where something was chosen."""
+    session = view.snapshot.session
+    role = roles_of(session.roles).get(view.agent.role) if session is not None else None
+    return (
+        [(f"  effort {sanitize(role.effort_text)}", "muted")] if role is not None and role.effort_text else []
+    )
+
+
 def metrics_page(view: PageContext) -> list[PageLine]:
     """Totals first, then one sparkline a series, oldest call on the left."""
     agent = view.agent
     calls = tuple(reversed(view.detail.calls))
     rows: list[tuple[str, list[Piece]]] = [
-        ("model", [(sanitize(agent.model), "text")]),
+        ("model", [(sanitize(agent.model), "text"), *_effort(view)]),
         ("tokens", _tokens(view)),
         ("cost", [(formatting.bill(agent), "money"), *_cost_label(view)]),
         (

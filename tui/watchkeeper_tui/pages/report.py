@@ -51,6 +51,10 @@ def _standing(view: PageContext) -> list[PageLine]:
         agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing
     )
     parts = [sanitize(agent.name), sanitize(agent.role), sanitize(formatting.model_name(agent.model))]
+    session = view.snapshot.session
+    noted = roles_of(session.roles).get(agent.role) if session is not None else None
+    if noted is not None and noted.effort_text:
+        parts.append(f"effort {sanitize(noted.effort_text)}")
     who = " · ".join([*dict.fromkeys(part for part in parts if part), f"attempt {agent.attempt}"])
     state: list[Piece] = [
         (f"{condition.glyph} {condition.word}", condition.role),
@@ -413,6 +417,8 @@ def _role(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
     text = f"{role.role} ({role.source}) on {role.model}"
     if task.model and task.model != role.model:
         text += f"; the planner asks for {task.model}"
+    if role.effort_text:
+        text += f", effort {role.effort_text}"
     if role.unconfirmed:
         text += f"; the workspace asks for {role.unconfirmed}, which costs more and was not allowed"
     body = paragraph("task.role.text", text, width, indent=2)
