@@ -66,7 +66,8 @@ def drive_headless(
     """Run a session in the foreground and print its progress; returns the exit code."""
     printer = EventPrinter(path, session_id, as_json=as_json)
     if not as_json:
-        say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` continues)")
+        effort = _effort(path, session_id)
+        say(f"session {session_id}{effort}  (Ctrl+C once: save and stop; `wk resume {session_id}` continues)")
     printer.start()
     try:
         code, shortage = _drive(
@@ -116,6 +117,16 @@ def _drive(
         return INTERRUPTED_EXIT, None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _effort(path: Place, session_id: str) -> str:
+    """How much the session's models think, where something was chosen."""
+    from watchkeeper.store.state import effort_text
+
+    opened = SessionHandle(path)
+    with closing(opened.connection):
+        found = effort_text(opened.one("SELECT roles, settings FROM sessions WHERE id = ?", (session_id,)))
+    return f"  effort {clean(found, 120)}" if found else ""
 
 
 def follow(path: Place, session_id: str) -> int:

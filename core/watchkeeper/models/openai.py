@@ -630,6 +630,11 @@ class ChatAssembler(_OpenAIAssembler):
         for key in ("content", "refusal"):
             text = delta.get(key)
             if isinstance(text, list):  # Mistral's parts
+                for part in text:
+                    thought = "".join(_texts(part.get("thinking"), "text")) if isinstance(part, dict) else ""
+                    if thought:
+                        self._thinking.append(thought)
+                        yield from self._show("thinking", thought)
                 text = "".join(_texts(text, "text"))
             yield from self._show("text", text)
             if text:

@@ -234,7 +234,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "planner_agent_id": row["planner_agent_id"],
         "settings": decode(row["settings"]),
         "roles": [asdict(role) for role in roles_of(row["roles"]).values()],
-        "effort": _effort_text(row),
+        "effort": effort_text(row),
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
         "cost_estimated": cost_estimated,
@@ -249,7 +249,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
     }
 
 
-def _effort_text(row: Any) -> str | None:
+def effort_text(row: Any) -> str | None:
     """`high`, or `high; planner max (uses high)`: how much the models of a session were asked to think; None where nothing
     was chosen. It comes from the roles that a host noted, before that from the settings."""
     noted = {role.role: role.effort_text for role in roles_of(row["roles"]).values()}

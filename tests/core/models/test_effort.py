@@ -305,6 +305,12 @@ def test_other_chat_servers_get_none_back_and_it_counts_nothing() -> None:
     assert _sent_back(_reply("reasoning_content", {"reasoning": "mine"}), "reasoning_details") == {}
 
 
+def test_mistrals_thinking_is_told_from_its_text() -> None:
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "let me see"}]}
+    content = _reply(None, {"content": [thought, {"type": "text", "text": "On it."}]})
+    assert [block.get("thinking") or block.get("text") for block in content[:2]] == ["let me see", "On it."]
+
+
 def test_openrouter_gets_its_reasoning_back_in_the_form_in_which_it_came() -> None:
     def piece(**more: Any) -> dict[str, Any]:
         return {"reasoning_details": [{"type": "reasoning.text", "index": 0, "format": "f", **more}]}
