@@ -89,10 +89,20 @@ def _start_sleep(environ: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"], env=environ)
 
 
-async def _unconfined(command: str) -> tuple[str, int | None]:
-    process = await asyncio.create_subprocess_exec("/bin/bash", "-c", command, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
-    return said.decode(), process.returncode
+class _Unconfined:
+    """A shell that nothing confines."""
+
+    pid = os.getpid()
+
+    async def run(self, command: str) -> tuple[str, int | None]:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/bash", "-c", command, stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        return said.decode(), process.returncode
+
+    async def close(self) -> None:
+        pass
 
 
 @pytest.fixture
@@ -298,18 +308,27 @@ async def test_a_configuration_that_is_replaced_outside_ends_the_shell(make_pool
     assert (await run("bash", command="echo x >> .git/config")).is_error
 
 
-async def test_a_submodule_is_guarded_as_its_repository_is(make_pool, environ, repository, tmp_path):
-    other = tmp_path / "other"
-    _git("init", "-q", str(other))
-    _git("-C", str(other), "commit", "-q", "--allow-empty", "-m", "first")
-    _git("-C", str(repository), "submodule", "-q", "add", str(other), "sub")
+async def test_what_the_configuration_of_git_names_is_guarded_too(make_pool, environ, repository):
+    (repository / ".husky").mkdir()
+    (repository / "shared.cfg").write_text("[core]\n\thooksPath = .husky\n")
+    _git("-C", str(repository), "config", "include.path", "../shared.cfg")
     run = caller(make_pool(environ=environ, sandbox="workspace"), repository)
     for command in (
-        "echo x > .git/modules/sub/hooks/pre-commit",
-        "git -C sub config core.pager x",
-        "mv .git/modules .git/other",
+        "echo x > .husky/pre-commit",
+        "echo x > shared.cfg",
+        "mv .husky other",
+        "mkdir .git/modules/sub",
     ):
         assert (await run("bash", command=command)).is_error, command
+    assert not (await run("bash", command="echo x > made")).is_error
+
+
+async def test_a_guarded_name_that_is_a_link_is_refused(make_pool, environ, repository):
+    shutil.rmtree(repository / ".git" / "hooks")
+    (repository / "shared").mkdir()
+    (repository / ".git" / "hooks").symlink_to("../shared")
+    with pytest.raises(BadInput, match=r"\.git/hooks is or follows a symbolic link"):
+        await make_pool(environ=environ, sandbox="workspace").check_sandbox()
 
 
 async def test_a_linked_worktree_writes_its_repository_and_not_another_folder(
@@ -388,7 +407,7 @@ async def test_a_sandbox_that_does_not_hold_is_refused_and_runs_no_command(works
         )
 
         with pytest.raises(DoesNotHold, match="a confined shell"):
-            await sandbox.check(_unconfined)
+            await sandbox.check(_Unconfined())
     finally:
         shutil.rmtree(folder)
 

@@ -221,7 +221,7 @@ def enter_root(options: Sequence[str]) -> None:
     mount(None, "/", None, MS_REC | MS_SLAVE)
     # The new root is made over /proc, a folder that every system has and that no option has as its source.
     mount("/", "/proc", None, MS_BIND | MS_REC)
-    _make_read_only("/proc", _RECURSIVE)
+    _set_attributes("/proc", MS_RDONLY | MS_NOSUID | MS_NODEV, _RECURSIVE)
     permissions = ""
     while words:
         option = words.pop(0)
@@ -237,7 +237,7 @@ def enter_root(options: Sequence[str]) -> None:
             os.makedirs(f"/proc{place}", exist_ok=True)
             mount("tmpfs", f"/proc{place}", "tmpfs", MS_NOSUID | MS_NODEV, permissions or "mode=0755")
         elif option == "--remount-ro":
-            _make_read_only(f"/proc{place}")
+            _set_attributes(f"/proc{place}", MS_RDONLY)
         elif option == "--dev":
             _make_devices(f"/proc{place}")
         elif option == "--proc":
@@ -245,7 +245,7 @@ def enter_root(options: Sequence[str]) -> None:
             for name in _KERNEL_SETTINGS:
                 if os.path.exists(inner := f"/proc{place}/{name}"):
                     mount(inner, inner, None, MS_BIND | MS_REC)
-                    _make_read_only(inner, _RECURSIVE)
+                    _set_attributes(inner, MS_RDONLY, _RECURSIVE)
         elif option == "--symlink":
             os.symlink(place, f"/proc{words.pop(0)}")
         elif option in ("--bind", "--ro-bind", "--ro-bind-try"):
@@ -256,8 +256,8 @@ def enter_root(options: Sequence[str]) -> None:
                 continue
             _make_mount_point(target, os.path.isdir(place))
             mount(place, target, None, MS_BIND | MS_REC)
-            if option != "--bind":
-                _make_read_only(target, _RECURSIVE)
+            attributes = MS_NOSUID | MS_NODEV | (MS_RDONLY if option != "--bind" else 0)
+            _set_attributes(target, attributes, _RECURSIVE)
         else:
             raise ValueError(option)
         permissions = ""
@@ -270,8 +270,8 @@ def enter_root(options: Sequence[str]) -> None:
             _libc().prctl(_PR_CAPBSET_DROP, right, 0, 0, 0)
 
 
-def _make_read_only(path: str, recursive: int = 0) -> None:
-    wanted = _Attributes(MS_RDONLY | MS_NOSUID, 0, 0, 0)
+def _set_attributes(path: str, attributes: int, recursive: int = 0) -> None:
+    wanted = _Attributes(attributes, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
     _check(
         _libc().syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), recursive, ctypes.byref(wanted), size),

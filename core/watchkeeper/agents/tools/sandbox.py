@@ -21,6 +21,7 @@ import select
 import shlex
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -34,7 +35,8 @@ from watchkeeper.agents.tools import confinement
 from watchkeeper.records.sandboxes import WORKSPACE, WORKSPACE_WITHOUT_NETWORK
 
 SECRETS = (
-    ".ssh", ".gnupg", ".password-store", ".netrc", ".git-credentials", ".pgpass", ".my.cnf", ".mylogin.cnf", ".vault-token",
+    ".ssh", ".gnupg", ".password-store", ".netrc", ".git-credentials", ".cache/git/credential", ".git-credential-cache",
+    ".pgpass", ".my.cnf", ".mylogin.cnf", ".vault-token",
     ".aws", ".azure", ".kube", ".docker", ".oci", ".terraform.d", ".terraformrc", ".boto", ".s3cfg", ".databrickscfg",
     ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials",
     ".composer/auth.json", ".m2/settings.xml", ".m2/settings-security.xml", ".gradle/gradle.properties", ".nuget/NuGet",
@@ -64,7 +66,7 @@ SECRET_VARIABLES = (
     "REGISTRY_AUTH_FILE", "SSH_AUTH_SOCK", "XAUTHORITY",
 )  # fmt: skip
 """Variables of the host that name a file or folder with credentials."""
-GUARDED = ("hooks", "config", "config.worktree", "worktrees")
+GUARDED = ("hooks", "config", "config.worktree", "worktrees", "modules")
 """In a repository's git folder: what can make git run programs. A confined shell may not write it."""
 _RUNTIME = ("/run", "/var/run")
 """Sockets of services, and the secrets of containers. Only the folders of `_RUNTIME_SHOWN` are shown."""
@@ -78,6 +80,7 @@ _SOCKETS = "/proc/net/unix"
 _CHECK_SECONDS = 20.0
 _WATCH_MILLISECONDS = 5_000
 _PROBE = ".watchkeeper-probe"
+_CHECKED = "checked"
 _NAMESPACES = ("pid", "mnt", "ipc", "net")
 _UNREACHABLE = re.compile(
     r"network is unreachable|could not resolve|name resolution|\bENETUNREACH\b|\bEAI_AGAIN\b", re.IGNORECASE
@@ -87,10 +90,6 @@ _INSTALL = "install bubblewrap (the package `bubblewrap`), or allow user namespa
 
 class NotStarted(Exception):
     """The shell said nothing of what it was asked: it did not start."""
-
-
-Execute = Callable[[str], Awaitable[tuple[str, int | None]]]
-"""Runs a command in the shell; returns its output and exit code, None where the shell ended."""
 
 
 class DoesNotHold(Exception):
@@ -147,7 +146,7 @@ class Sandbox:
         shown = [sys.prefix, sys.base_prefix, os.path.dirname(__file__), environ.get("HOME", "")]
         shown += environ.get("PATH", "").split(os.pathsep)
         return cls(
-            root, git, own, folder, setting != WORKSPACE_WITHOUT_NETWORK, tuple(outermost), _guarded(root, git, own),
+            root, git, own, folder, setting != WORKSPACE_WITHOUT_NETWORK, tuple(outermost), _guarded(root, git, own, environ),
             tuple(os.path.realpath(path) for path in shown if os.path.isabs(path)),
         )  # fmt: skip
 
@@ -188,34 +187,11 @@ class Sandbox:
             ):
                 sealed.append(path)
         steps += [(path, 5, ["--bind", path, path]) for path in self.writable]
-        for path in self.guarded:
-            # A folder around a mount could be renamed, unless it is one itself.
-            around = os.path.dirname(path)
-            while not any(around == one for one in self.writable) and len(around) > 1:
-                steps.append((around, 6, ["--bind", around, around]))
-                around = os.path.dirname(around)
-            steps.append((path, 7, ["--ro-bind", path, path]))
-        if self.own_git is not None:
-            steps.append((self.own_git, 8, ["--bind", self.own_git, self.own_git]))
-        words = [
-            "--die-with-parent",
-            "--unshare-pid",
-            "--unshare-ipc",
-            *([] if self.network else ["--unshare-net"]),
-        ]
-        words += [
-            "--ro-bind",
-            "/",
-            "/",
-            "--dev",
-            "/dev",
-            "--perms",
-            "1777",
-            "--tmpfs",
-            "/dev/shm",
-            "--proc",
-            "/proc",
-        ]
+        steps += [(path, 6, ["--bind", path, path]) for path in self._around_guarded()]
+        steps += [(path, 7, ["--ro-bind", path, path]) for path in self.guarded]
+        words = ["--die-with-parent", "--unshare-pid", "--unshare-ipc"]
+        words += ["--ro-bind", "/", "/", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+        words += ["--proc", "/proc", *([] if self.network else ["--unshare-net"])]
         known: set[tuple[str, ...]] = set()
         for _, _, step in sorted(steps):  # a folder before what is in it
             if tuple(step) not in known:
@@ -251,7 +227,7 @@ class Sandbox:
             *(path for path in covered if not any(_is_below(path, one) for one in _RUNTIME)),
         ]
 
-    async def check(self, execute: Execute) -> None:
+    async def check(self, session: Session) -> None:
         """Try in the confined shell what must fail, and what must not.
 
         Raises:
@@ -260,19 +236,18 @@ class Sandbox:
         """
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                output, code = await execute(self._script())
+                output, code = await session.run(self._script())
         except TimeoutError:
             raise DoesNotHold("the confined shell did not answer in time") from None
-        found = output.strip().splitlines() or [""]
-        inside = found.pop().split()
-        if code != 0 or len(inside) != len(_NAMESPACES):
-            raise NotStarted(" ".join(inside)[:200])
-        found += self._traces(inside)
+        found = output.strip().splitlines()
+        if code != 0 or found[-1:] != [_CHECKED]:
+            raise NotStarted(" ".join(found[-1:])[:200])
+        found = [*found[:-1], *self._traces(session.pid)]
         if found:
             raise DoesNotHold(f"a confined shell {found[0]}")
 
     def _script(self) -> str:
-        """Says what a confined shell can do and must not, one a line, and then its namespaces. It starts few programs."""
+        """Says what a confined shell can do and must not, one a line. It starts no programs."""
         tried = [
             ("can write outside the workspace", f": > {shlex.quote(self._planted[0])}"),
             (
@@ -294,19 +269,31 @@ class Sandbox:
             interfaces = "while IFS=: read -r x y; do case $x in *'|'*|*lo) ;; *) false; break;; esac; done"
             tried.append(("has a network", f"! {{ {interfaces}; }} < /proc/net/dev"))
         lines = [f"if {{ {test}; }} 2>/dev/null; then echo {shlex.quote(what)}; fi" for what, test in tried]
-        names = " ".join(f"/proc/self/ns/{name}" for name in _NAMESPACES)
-        return "\n".join(["(", *lines, f"echo $(readlink {names})", ")"])
+        return "\n".join(["(", *lines, f"echo {_CHECKED}", ")"])
 
-    def _traces(self, inside: Sequence[str]) -> Iterator[str]:
-        """What shows outside the shell that it is not confined. `inside`: its namespaces."""
+    def _traces(self, pid: int) -> Iterator[str]:
+        """What shows outside the shell that it is not confined. `pid`: its process."""
         for path in self._planted:
             if os.path.lexists(path):
                 os.unlink(path)
                 yield f"can write {path}"
-        own = [os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES]
-        for name, ours, theirs in zip(_NAMESPACES, own, inside, strict=True):
-            if ours == theirs and not (name == "net" and self.network):
+        for name in _NAMESPACES:
+            same = os.readlink(f"/proc/self/ns/{name}") == os.readlink(f"/proc/{pid}/ns/{name}")
+            if same and not (name == "net" and self.network):
                 yield f"shares the {name} namespace of the system"
+        # A command of another shell may put a link in the place of a folder just before it is mounted.
+        for path in (*self.writable, *self.guarded, *self._around_guarded()):
+            inside, outside = os.stat(f"/proc/{pid}/root{path}"), os.lstat(path)
+            if (inside.st_dev, inside.st_ino) != (outside.st_dev, outside.st_ino):
+                yield f"has another {path}"
+
+    def _around_guarded(self) -> list[str]:
+        """The folders between a writable one and what is guarded in it: unless they are mounts, they can be renamed."""
+        around: dict[str, None] = {}
+        for path in self.guarded:
+            while (path := os.path.dirname(path)) not in (*self.writable, "/"):
+                around[path] = None
+        return [*around]
 
     @property
     def _planted(self) -> list[str]:
@@ -449,7 +436,7 @@ class ConfinedShells:
         session = await start(prefix)
         try:
             try:
-                await sandbox.check(session.run)
+                await sandbox.check(session)
             except NotStarted as error:
                 raise DoesNotHold(f"{await _why_not(prefix) or error}; {_INSTALL}") from None
             self._watch(sandbox, session.pid)
@@ -480,20 +467,14 @@ class ConfinedShells:
         """
         needed = {path.encode() for path in sandbox.needed_mounts()}
         mounts = open(f"/proc/{shell_pid}/mountinfo", "rb", buffering=0)  # noqa: SIM115 - the thread closes it
-        common = (
-            [os.path.join(folder, "commondir") for folder in _repositories(sandbox.git)]
-            if sandbox.git
-            else []
-        )
-        common = [path for path in common if not os.path.lexists(path)]
-        changes = confinement.watch_entries([os.path.dirname(path) for path in common])
+        common = os.path.join(sandbox.git, "commondir") if sandbox.git is not None else None
+        changes = confinement.watch_entries([sandbox.git] if sandbox.git is not None else [])
 
         def fault() -> str | None:
-            for path in common:
-                if os.path.lexists(path):
-                    with suppress(OSError):
-                        os.unlink(path)
-                    return f"a command made {path}, which was removed"
+            if common is not None and os.path.lexists(common):
+                with suppress(OSError):
+                    os.unlink(common)
+                return f"a command made {common}, which was removed"
             mounts.seek(0)
             lines = mounts.read().splitlines()
             lost = needed - {_unescaped(line.split(b" ")[4]) for line in lines}
@@ -576,9 +557,8 @@ def secret_paths(environ: Mapping[str, str], more: Iterable[str] = ()) -> list[s
 def find_bubblewrap(environ: Mapping[str, str], sandbox: Sandbox) -> str | None:
     """The path of bubblewrap, unless commands could replace it."""
     program = shutil.which("bwrap", path=environ.get("PATH", ""))
-    if program is None or any(_is_below(os.path.realpath(program), one) for one in sandbox.writable):
-        return None
-    return program
+    names = (program, os.path.realpath(program)) if program is not None else ()
+    return None if any(_is_below(name, one) for name in names for one in sandbox.writable) else program
 
 
 def git_folders(workspace: Path) -> tuple[str | None, str | None]:
@@ -609,30 +589,41 @@ def git_folders(workspace: Path) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _guarded(workspace: str, git: str | None, own: str | None) -> tuple[str, ...]:
-    found = []
-    if git is not None:
-        for folder in _repositories(git):
-            for name in GUARDED:
-                path = os.path.join(folder, name)
-                with suppress(OSError):  # what is missing could be made by a command
-                    Path(path).touch(exist_ok=False) if "config" in name else os.mkdir(path)
-                found.append(path)
+def _guarded(workspace: str, git: str | None, own: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Raises DoesNotHold."""
+    found = [os.path.join(git, name) for name in GUARDED] if git is not None else []
     if own is not None:
         found += [os.path.join(own, name) for name in ("commondir", "gitdir", "config.worktree")]
+    for path in found:
+        if not os.path.lexists(path):  # otherwise a command could make it
+            with suppress(OSError):
+                Path(path).touch() if os.path.basename(path) == "config.worktree" else os.mkdir(path)
+    if git is not None:
+        top = workspace if own is not None else os.path.dirname(git)
+        named = [os.path.normpath(os.path.join(top, path)) for path in _named_in_configuration(top, environ)]
+        found += [path for path in named if _is_below(path, workspace) or _is_below(path, git)]
     # The file of a linked worktree or a submodule says which repository, and so which configuration, git uses.
     if os.path.isfile(file := os.path.join(workspace, ".git")):
         found.append(file)
-    return tuple(path for path in found if os.path.lexists(path) and not os.path.islink(path))
+    found = [path for path in dict.fromkeys(found) if os.path.lexists(path)]
+    for path in found:
+        if os.path.realpath(path) != path:
+            raise DoesNotHold(f"{path} is or follows a symbolic link, so it cannot be guarded")
+    return tuple(found)
 
 
-def _repositories(git: str) -> Iterator[str]:
-    """A git folder, and those of submodules in it."""
-    yield git
-    for folder, folders, files in os.walk(os.path.join(git, "modules")):
-        if "HEAD" in files and "objects" in folders:
-            yield folder
-            folders[:] = [name for name in folders if name == "modules"]
+def _named_in_configuration(folder: str, environ: Mapping[str, str]) -> list[str]:
+    """The files of git's configuration, and the folder of hooks that it names. They may be in the workspace."""
+    try:
+        said = subprocess.run(
+            ["git", "config", "--list", "--show-origin", "-z"],
+            cwd=folder, env={**environ}, capture_output=True, text=True, errors="surrogateescape", check=False,
+        ).stdout.split("\0")  # fmt: skip
+    except OSError:  # no git
+        return []
+    files = [origin.removeprefix("file:") for origin in said[0::2] if origin.startswith("file:")]
+    hooks = [entry.partition("\n")[2] for entry in said[1::2] if entry.startswith("core.hookspath\n")]
+    return files + hooks
 
 
 def _sockets(writable: Sequence[str]) -> Iterator[str]:
