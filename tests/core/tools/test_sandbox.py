@@ -134,6 +134,9 @@ async def test_commands_write_only_in_the_workspace_and_the_temporary_folder(
     assert (await run("bash", command="echo out > link")).is_error
     assert (tmp_path / "secret.txt").read_text() == "out of bounds"
     assert (await run("bash", command="pwd")).content == str(workspace)
+    assert (
+        await run("bash", command="echo x | tee >(cat) > /dev/stdout; echo y > /dev/null")
+    ).content == "x\nx"
 
 
 async def test_jobs_that_left_the_shell_are_confined_too(make_pool, environ, workspace, tmp_path):
@@ -183,6 +186,7 @@ async def test_commands_cannot_read_credentials_but_other_files(make_pool, envir
         result = (await run("bash", command=command)).content
         assert "invented" not in result
         assert "id_ed25519\n" not in result
+    assert "[sandbox = workspace:" in (await run("bash", command="cat ~/.netrc")).content
 
 
 async def test_a_credential_that_is_made_or_replaced_later_stays_hidden(make_pool, environ, workspace):
@@ -221,6 +225,12 @@ async def test_commands_see_no_process_outside(make_pool, environ, workspace):
     finally:
         outside.kill()
         outside.wait()
+
+
+async def test_commands_cannot_change_the_settings_of_the_kernel(make_pool, environ, workspace):
+    run = caller(make_pool(environ=environ, sandbox="workspace"), workspace)
+    for name in ("kernel/core_pattern", "kernel/hostname", "vm/drop_caches"):
+        assert (await run("bash", command=f": >> /proc/sys/{name}")).is_error, name  # it only opens the file
 
 
 async def test_commands_reach_no_socket_of_a_service_outside(make_pool, environ, workspace, tmp_path):

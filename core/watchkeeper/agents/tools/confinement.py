@@ -126,8 +126,20 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41}
 _KEPT_RIGHTS = (0, 1, 3)
 """Of root: CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER, so that it still works with files of other users."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus")
-"""In `/proc`: what root could change for the whole machine."""
+KERNEL_SETTINGS = (
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+    "acpi",
+    "driver",
+    "scsi",
+    "mtrr",
+    "tty",
+    "asound",
+)
+"""In `/proc`: what root could change for the whole machine. Bubblewrap 0.8 leaves `sys` writable for root."""
 
 
 class _Attributes(ctypes.Structure):
@@ -242,7 +254,7 @@ def enter_root(options: Sequence[str]) -> None:
             _make_devices(f"/proc{place}")
         elif option == "--proc":
             mount("proc", f"/proc{place}", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-            for name in _KERNEL_SETTINGS:
+            for name in KERNEL_SETTINGS:
                 if os.path.exists(inner := f"/proc{place}/{name}"):
                     mount(inner, inner, None, MS_BIND | MS_REC)
                     _set_attributes(inner, MS_RDONLY, _RECURSIVE)
@@ -327,7 +339,7 @@ def main(arguments: list[str]) -> NoReturn:
     try:
         if options[:1] == ["--namespaces"]:
             enter_root(options[1:])
-        restrict([*writable, "/dev", "/proc"])
+        restrict([*writable, "/dev"])
         os.execvp(command[0], command)
     except (OSError, ValueError, KeyError) as error:
         print(

@@ -213,6 +213,8 @@ class Sandbox:
         )  # the rights of root over files, and no other
         for right in ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER"):
             rights += ["--cap-add", right] if rights else []
+        for name in confinement.KERNEL_SETTINGS:
+            options += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
         binds = [word for path in self.writable for word in ("--bind", path, path)]
         return [program, *rights, *options, "--", *launcher, *binds, "--"]
 
@@ -254,6 +256,7 @@ class Sandbox:
                 "cannot write its temporary folder",
                 f"! : > {shlex.quote(os.path.join(self.temporary, '.probe'))}",
             ),
+            ("can change the settings of the kernel", ": >> /proc/sys/kernel/core_pattern"),
             ("cannot use its workspace", f"! cd {shlex.quote(self.workspace)}"),
         ]
         for path in self.hidden:
@@ -354,13 +357,13 @@ class Sandbox:
                 yield path, ["--ro-bind-try", path, path]
 
     def _cover(self, path: str) -> Iterator[list[str]]:
-        """Show an empty thing that cannot be read."""
+        """Show something that cannot be read. A device on a mount without devices cannot be opened, even by root."""
         if not os.path.lexists(path):
             return
         if os.path.isdir(path) and not os.path.islink(path):
             yield ["--perms", "0000", "--tmpfs", path]
         elif not os.path.islink(path):
-            yield ["--ro-bind", os.path.join(self.folder, "nothing"), path]
+            yield ["--ro-bind", os.devnull, path]
 
 
 async def _why_not(prefix: Sequence[str]) -> str:
@@ -515,7 +518,6 @@ def make_folder(workspace: Path) -> Path:
                 folder = Path(tempfile.mkdtemp(prefix="watchkeeper-sandbox-", dir=place)).resolve()
                 (folder / "tmp").mkdir()
                 (folder / "secret").write_text("secret", encoding="ascii")
-                (folder / "nothing").touch(0o000)
                 return folder
     raise DoesNotHold("no temporary folder outside the workspace can be made")
 
