@@ -186,8 +186,10 @@ def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     if before.state is SessionState.LIVE and after.state in ends and after.session is not None:
         title, severity = ends[after.state]
         session = after.session
-        cost = formatting.bill(session)
-        yield Notice(title, f"{clip(sanitize(session.title or session.goal), 80)}  {cost}", severity)
+        ending = after.ending
+        said = formatting.without_markup(f"{ending.stopped}\n{ending.summary}") if ending is not None else ""
+        text = said or sanitize(session.title or session.goal)
+        yield Notice(title, f"{clip(text, 160)}  {formatting.bill(session)}", severity)
 
 
 def terminal_signal(notice: Notice, how: str) -> str:
@@ -884,6 +886,7 @@ def run(
     screen: str = "live",
     fleet: Sequence[str] = (),
     on_quit: Callable[[str], None] | None = None,
+    on_leave: Callable[[str], None] | None = None,
     theme: str | None = None,
     discover: Callable[[], Discovery] | None = None,
 ) -> int:
@@ -891,7 +894,7 @@ def run(
 
     `session_id` None opens the newest session, or the list where there is none. `screen` is `live`, `sessions` or
     `fleet`: the sessions of `fleet`, or all that run, are paused or were active lately. `on_quit` receives how the user
-    left: `leave` or `pause` (the pause is already queued then).
+    left: `leave` or `pause` (the pause is already queued then). `on_leave` receives the id of the session that was open.
 
     With `discover`, which finds what is on this machine, it opens the welcome: `on_quit` then receives `watch PROGRAM`,
     `import PROGRAM…` or `leave`. The database may not exist yet.
@@ -910,6 +913,9 @@ def run(
     code = app.run()
     if on_quit is not None:
         on_quit(app.left_by)
+    session = app.snapshot.session
+    if on_leave is not None and session is not None:
+        on_leave(session.id)
     return code if code is not None else (app.return_code or 0)
 
 

@@ -6,6 +6,7 @@ What `watchkeeper.records` has of it too is shown here by its short name.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -205,6 +206,20 @@ _KIND_ROLES = {
     "tool": "tool",
     "approval": "waiting",
 }
+
+
+_MARKUP = re.compile(r"\*\*|`|^#+ ", re.MULTILINE)
+"""Marks of Markdown, which a line of plain text does without."""
+
+
+def without_markup(text: str) -> str:
+    """Hostile Markdown as one harmless line of plain text."""
+    return " ".join(sanitize(_MARKUP.sub("", text)).split())
+
+
+def headline(text: str) -> str:
+    """The first line with words of a hostile Markdown text, as plain text."""
+    return next(filter(None, map(without_markup, text[:4_000].split("\n"))), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from watchkeeper.store.agent_snapshot import (
 )
 from watchkeeper.store.external import External
 from watchkeeper.store.imports import imported_from
+from watchkeeper.store.outcome import RunEnding, run_ending
 from watchkeeper.store.snapshot import (
     AgentFacts,
     ApprovalFacts,
@@ -150,6 +151,16 @@ class Snapshot:
     def tasks_by_id(self) -> dict[str, TaskFacts]:
         """Every task by its id."""
         return {task.id: task for task in self.tasks}
+
+    @cached_property
+    def ending(self) -> RunEnding | None:
+        """How the run ended; None while it runs, and for another program's session."""
+        session = self.session
+        if session is None:
+            return None
+        planner = self.agent(session.planner_agent_id)
+        status = planner.status if planner is not None else None
+        return run_ending(session.status, session.status_reason, status, session.origin)
 
     @cached_property
     def pausing(self) -> frozenset[str]:

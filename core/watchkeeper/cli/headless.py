@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -159,7 +159,7 @@ def print_result(path: Place, session_id: str, *, as_json: bool) -> None:
 
 
 def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any]) -> None:
-    row = opened.one("SELECT goal, hosted_seconds FROM sessions WHERE id = ?", (session_id,))
+    row = opened.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (session_id,))
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
     cost = cost_text(result["cost_usd"])
     if result["cost_estimated"]:
@@ -167,30 +167,51 @@ def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any
     if result["unpriced_calls"] and result["cost_usd"] is not None:
         cost += " and unpriced calls"
     say("")
-    say(f"{GLYPHS.get(result['status'], '?')} {result['status']}  {clean(row['goal'], 100)}")
-    if result["reason"]:
-        say(f"  {clean(result['reason'], 300)}")
+    say(f"{GLYPHS.get(result['status'], '?')} {result['status']}")
+    if result["outcome"] is not None:
+        for line in outcome_lines(session_id, result["status"], result["outcome"]):
+            say(line)
+        say("")
     say(f"  tasks      {tasks or 'none'}")
     say(
         f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {max(0.0, row['hosted_seconds']):.1f} s"
     )
     say(f"  compacted  {plural(result['compactions'], 'time')}")
-    from watchkeeper.store.state import artifacts
-
-    made = [
-        clean(one["name"], 60)
-        for one in artifacts(opened, session_id)
-        if one["kind"] == "artifact" and "/" not in one["name"]
-    ]
-    if made:
-        say("  artifacts  " + ", ".join(made[:12]))
-        say(f"             wk artifacts {session_id} {made[0]}")
     if result["status"] == "paused":
         reached = budgets.blocking(opened, session_id)
         for use in reached:
             say(f"  budget     {clean(use.describe(), 200)}")
         again = budgets.resume_command(session_id, reached) if reached else f"wk resume {session_id}"
         say(f"  continue   {again}")
+
+
+def outcome_lines(session_id: str, status: str, outcome: Mapping[str, Any]) -> Iterator[str]:
+    """An outcome as `state.result` has it, complete and harmless: what stopped the run, the summary, the names."""
+    from watchkeeper.store.outcome import RunOutcome
+
+    ended = RunOutcome.from_json(status, outcome)
+    for line in ended.lines(session_id):
+        yield f"  {line}".rstrip()
+    if ended.artifacts:
+        yield f"  (wk artifacts {session_id} NAME prints one)"
+
+
+def print_outcome(path: Place, session_id: str) -> None:
+    """Print how a session ended, where it has: its state, its name and its outcome."""
+    from watchkeeper.store.outcome import load_outcome
+
+    opened = SessionHandle(path, session_id)
+    try:
+        ended = load_outcome(opened, session_id)
+        if ended is None:
+            return
+        name = opened.one("SELECT coalesce(title, goal) FROM sessions WHERE id = ?", (session_id,))[0]
+        status = ended.ending.status
+        say(f"{GLYPHS.get(status, '?')} {clean(status, 40)}  {session_id}  {clean(name, 100)}")
+        for line in outcome_lines(session_id, status, ended.as_json()):
+            say(line)
+    finally:
+        opened.connection.close()
 
 
 class EventPrinter:

@@ -38,6 +38,7 @@ from watchkeeper.store.agents import load_worktrees
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe_all
+from watchkeeper.store.outcome import text_lines
 from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search.index import index_until, unindexed
@@ -184,7 +185,15 @@ def show(opened: SessionHandle, as_json: bool) -> int:
 
 
 def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Iterator[str]:
-    yield from _summary_lines(whole["session"], host)
+    from watchkeeper.cli.headless import outcome_lines
+
+    first, *others = _summary_lines(whole["session"], host, ended=whole["outcome"] is not None)
+    yield first
+    if whole["outcome"] is not None:
+        yield ""
+        yield from outcome_lines(opened.session_id, whole["session"]["status"], whole["outcome"])
+        yield ""
+    yield from others
     if whole["queue"] is not None and whole["session"]["status"] == "running":
         yield from _queue_lines(whole["queue"])
     if whole["plan"] is not None:
@@ -233,7 +242,8 @@ def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> It
                 yield f"      {claim['verdict']}: {clean(claim['note'], 120)}: {clean(claim['said'], 160)}{clean(where, 200)}"
 
 
-def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
+def _summary_lines(session: dict[str, Any], host: str, *, ended: bool) -> Iterator[str]:
+    """The session in a few lines. `ended`: its outcome follows, and has the reason."""
     imported = imported_from(session["origin"]) is not None
     status = (
         state_word(session["status"], session["origin"], live=session["live"])
@@ -243,8 +253,8 @@ def _summary_lines(session: dict[str, Any], host: str) -> Iterator[str]:
     yield f"{session['id']}  {status}  ({'imported' if imported else host})  {clean(session['goal'], 120)}"
     if session["usage_limit"] is not None:
         yield f"  stopped: {limit_text(UsageLimit(**session['usage_limit']), time.time())}"
-    if session["status_reason"]:
-        yield f"  {clean(session['status_reason'], 300)}"
+    if session["status_reason"] and not ended:
+        yield from (f"  {line}" for line in text_lines(session["status_reason"]))
     yield f"  workspace {clean(session['workspace'])}"
     effort = f"   effort {clean(session['effort'], 200)}" if session["effort"] else ""
     yield (
@@ -314,7 +324,7 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
         left = f"in {countdown(until - now)}" if until > now else "ended"
         yield f"      parked until {clock_text(until, now)} ({left})"
     if agent["status_reason"]:
-        yield f"      {clean(agent['status_reason'], 200)}"
+        yield from (f"      {line}" for line in text_lines(agent["status_reason"]))
 
 
 @click.command()

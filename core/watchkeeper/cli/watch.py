@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from watchkeeper.cli.headless import EventPrinter, follow
+from watchkeeper.cli.headless import EventPrinter, follow, print_outcome
 from watchkeeper.cli.options import (
     LOOKS,
     SessionHandle,
@@ -231,7 +232,8 @@ def _welcome(path: Place) -> int:
     from watchkeeper_tui.app import run
 
     left: list[str] = []
-    code = run(path, None, on_quit=left.append, discover=discover)
+    show_outcome = partial(print_outcome, path)
+    code = run(path, None, on_quit=left.append, on_leave=show_outcome, discover=discover)
     what, _, names = left[0].partition(" ") if left else ("leave", "", "")
     if what == "watch":
         return _watch_foreign(path, names)
@@ -239,7 +241,8 @@ def _welcome(path: Place) -> int:
         from watchkeeper.cli.imports import import_
 
         import_.main([*names.split(), "--db", str(path)], standalone_mode=False)
-        return run(path, None, screen="sessions") if _last_active(path) is not None else 1
+        has_any = _last_active(path) is not None
+        return run(path, None, screen="sessions", on_leave=show_outcome) if has_any else 1
     return code
 
 
@@ -302,10 +305,10 @@ def _means_logs(path: Place, name: str) -> bool:
 
 
 def open_dashboard(path: Place, session_id: str | None) -> int:
-    """Show the dashboard until the user quits it."""
+    """Show the dashboard until the user quits it, then print how the session ended that was open, if it has."""
     from watchkeeper_tui.app import run
 
-    return int(run(path, session_id))
+    return int(run(path, session_id, on_leave=partial(print_outcome, path)))
 
 
 def _watch_several(path: Place, names: tuple[str, ...]) -> int:
@@ -334,7 +337,8 @@ def _watch_several(path: Place, names: tuple[str, ...]) -> int:
             followers.enter_context(_followed(path, name))
         if not followed:
             followers.enter_context(_hooks_read(path))
-        return int(run(path, newest, screen="fleet", fleet=tuple(dict.fromkeys(chosen))))
+        fleet = tuple(dict.fromkeys(chosen))
+        return int(run(path, newest, screen="fleet", fleet=fleet, on_leave=partial(print_outcome, path)))
 
 
 def _create(path: Place) -> None:

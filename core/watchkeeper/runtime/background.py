@@ -33,6 +33,7 @@ from watchkeeper.runtime.config import AlertSettings
 from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.outcome import load_outcome
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import is_lost
 from watchkeeper.store.search.index import index_batch, index_until
@@ -118,6 +119,8 @@ LAST_ALERT_SECONDS = 10.0
 """How long the end of a run waits for its last alerts."""
 MOST_ALERTS = 100
 """How many may wait for the one that is sent; older ones are dropped."""
+OUTCOME_CHARACTERS, NAMES_CHARACTERS = 1_000, 300
+"""Of an outcome in an alert, and of each list of names behind it. `wk show` has the rest."""
 _ALERTS = {
     "approval.asked": "question",
     "task.failed": "failed",
@@ -213,7 +216,7 @@ class Alerts:
             "title": one_line(title or goal, 200),
             "agent": agent and one_line(agent, 200),
             "task": task and one_line(task, 200),
-            "text": one_line(str(said), 1_000),
+            "text": (limit is None and self._outcome(kind)) or one_line(str(said), OUTCOME_CHARACTERS),
             "usage_limit": limit and {"name": limit.name, "ends_at": limit.ends_at},
             "at": at,
             "look": f"wk approve --show {session_id}"
@@ -222,6 +225,21 @@ class Alerts:
         }
         redacted: dict[str, Any] = self._redact(alert)
         return redacted
+
+    def _outcome(self, kind: str) -> str:
+        """How the run ended, in its first lines, with the names of what it left; empty for any other event."""
+        if not kind.startswith("session."):
+            return ""
+        ended = load_outcome(self._store, self._store.session_id)
+        if ended is None or kind != f"session.{ended.ending.status}":
+            return ""
+        session_id = self._store.session_id
+        said = ended.ending
+        first = one_line("\n".join(filter(None, (said.stopped, said.summary))), OUTCOME_CHARACTERS)
+        names = ended.names(f"wk artifacts {session_id}", f"wk show {session_id}")
+        return " ".join(
+            [first, *(one_line(f"{title}: {listed}.", NAMES_CHARACTERS) for title, listed in names)]
+        )
 
     async def _deliver(self, alert: dict[str, Any]) -> str:
         """Send one alert both ways; returns what went wrong."""

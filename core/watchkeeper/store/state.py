@@ -13,6 +13,7 @@ from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PARTIAL, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.messages import worth
+from watchkeeper.store.outcome import load_outcome
 from watchkeeper.store.search.messages import (
     COST_ESTIMATED,
     PARKED,
@@ -46,6 +47,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     )
     return {
         "session": _session(session, bool(guessed)) | {"partial": any(gaps.values()), **gaps},
+        "outcome": (ended := load_outcome(reads, session_id)) and ended.as_json(),
         "plan": _plan(reads, session, agents),
         "agents": agents,
         "compactions": [
@@ -106,7 +108,7 @@ def plan_state(reads: Any, session_id: str) -> dict[str, Any] | None:
 
 
 def result(reads: Any, session_id: str) -> dict[str, Any]:
-    """The last line of a headless run: the session's state, in numbers."""
+    """The last line of a headless run: the session's outcome, and its state in numbers."""
     row = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     tasks = {
         one["status"]: one["n"]
@@ -123,6 +125,7 @@ def result(reads: Any, session_id: str) -> dict[str, Any]:
         "session": session_id,
         "status": row["status"],
         "reason": row["status_reason"],
+        "outcome": (ended := load_outcome(reads, session_id)) and ended.as_json(),
         "tasks": {"done": 0, "failed": 0} | tasks,
         "tokens": _tokens(row),
         "cost_usd": _cost(row),

@@ -7,15 +7,16 @@ a `PageContext`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from watchkeeper.store.agent_snapshot import ToolCallFacts, ViewFacts
 from watchkeeper.store.imports import imported_from
+from watchkeeper.store.outcome import RunEnding, RunOutcome
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.rendering.code import Line
 from watchkeeper_tui.rendering.documents import LineCache, chunks, render_text
-from watchkeeper_tui.sanitize import sanitize_lines, wrap
+from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
 from watchkeeper_tui.widgets.rows import PageLine
@@ -44,11 +45,20 @@ class PageContext:
     """Of an agent that is silent: what the processes of its run do; sanitised."""
     cache: LineCache = field(default_factory=LineCache)
     """What was rendered for earlier pages."""
+    outcome: RunOutcome | None = None
+    """What the run left, once that was read."""
 
     @cached_property
     def calls(self) -> dict[str, ToolCallFacts]:
         """The newest tool calls, by the id that the model gave them."""
         return {call.tool_use_id: call for call in self.detail.tool_calls}
+
+    @property
+    def ending(self) -> RunEnding | None:
+        """How the run ended, on the pages of its planner; None while it runs, and on those of other agents."""
+        session = self.snapshot.session
+        is_planner = session is not None and session.planner_agent_id == self.agent.id
+        return self.snapshot.ending if is_planner else None
 
     @property
     def is_unlogged(self) -> bool:
@@ -73,12 +83,12 @@ def heading(line_id: str, text: str, note: str = "") -> PageLine:
 def paragraph(
     line_id: str, text: str, width: int, *, role: str = "text", indent: int = 0, most: int = 200
 ) -> list[PageLine]:
-    """Hostile text as wrapped lines."""
+    """Hostile text as wrapped lines, at most `most`: where more follows, the last one says so."""
     lines: list[PageLine] = []
-    for line in sanitize_lines(text, limit=most):
-        for row in wrap(line, max(4, width - indent)):
-            if len(lines) >= most:
-                return lines
+    for line in sanitize_lines(text, limit=most + 1):
+        for row in wrap(line, max(4, width - indent), limit=most + 1):
+            if len(lines) == most:
+                return _marked_as_cut(lines, indent)
             lines.append(
                 PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text)
             )
@@ -86,12 +96,55 @@ def paragraph(
 
 
 def rendered(line_id: str, text: str, width: int, *, indent: int = 0, most: int = 200) -> list[PageLine]:
-    """The first `most` rows of a hostile text, as Markdown."""
+    """The first `most` rows of a hostile text, as Markdown: where more follows, the last one says so."""
     room = max(4, width - indent)
-    rows = _markdown_rows(text.strip("\n")[: 2 * most * room], room)[:most]
-    return [
-        PageLine(f"{line_id}.{at}", ((" " * indent, "text"), *row), copy=text) for at, row in enumerate(rows)
+    text = text.strip("\n")
+    rows = _markdown_rows(text[: 2 * most * room], room)
+    lines = [
+        PageLine(f"{line_id}.{at}", ((" " * indent, "text"), *row), copy=text)
+        for at, row in enumerate(rows[:most])
     ]
+    return _marked_as_cut(lines, indent) if len(rows) > most or len(text) > 2 * most * room else lines
+
+
+def _marked_as_cut(lines: list[PageLine], indent: int) -> list[PageLine]:
+    """The lines, the last of which says that more follows, and how to read it."""
+    return [*lines[:-1], replace(lines[-1], pieces=((" " * indent + "… y copies all of it", "faint"),))]
+
+
+MOST_OUTCOME_ROWS = 10_000
+
+
+def outcome_lines(view: PageContext) -> list[PageLine]:
+    """How the run ended: what stopped it, the planner's whole summary, the names of what it left."""
+    ending = view.ending
+    if ending is None:
+        return []
+    lines: list[PageLine] = []
+    if ending.stopped:
+        stopped = f"{ending.status}: {ending.stopped}"
+        lines += paragraph(
+            "outcome.stopped", stopped, view.width, role=_STOPPED.get(ending.status, "failed"), most=500
+        )
+    if ending.summary:
+        lines += [blank("outcome.apart")] if lines else []
+        lines += rendered("outcome.text", ending.summary, view.width, most=MOST_OUTCOME_ROWS)
+    elif not ending.stopped:
+        lines.append(PageLine("outcome.none", (("the planner wrote no summary", "faint"),)))
+    session = view.snapshot.session
+    where = f"wk show {session.id if session is not None else ''} --json"
+    for title, listed in view.outcome.names("v", where) if view.outcome is not None else ():
+        lines.append(blank(f"outcome.{title}.apart")) if title == "Artifacts" else None
+        for at, row in enumerate(wrap(sanitize(f"{title}: {listed}"), max(8, view.width))):
+            lines.append(PageLine(f"outcome.{title}.{at}", ((row, "muted"),), copy=listed))
+    return [
+        heading("outcome", "Outcome" if ending.status == "done" else "Stopped"),
+        *lines,
+        blank("outcome.end"),
+    ]
+
+
+_STOPPED = {"paused": "paused", "cancelled": "cancelled"}
 
 
 @lru_cache(256)

@@ -9,7 +9,7 @@ from watchkeeper.store.agent_snapshot import CallFacts, TurnFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, damage, heading, rendered
+from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, damage, heading, outcome_lines, rendered
 from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition, last_sign
 from watchkeeper_tui.widgets.rows import PageLine, Piece
@@ -99,8 +99,9 @@ GOAL_LINES = 4
 
 
 def memory_page(view: PageContext) -> list[PageLine]:
-    """Context, observations, facts."""
-    lines = _context(view)
+    """Of a planner, how the run ended; context, observations, facts."""
+    lines = outcome_lines(view)
+    lines += _context(view)
     lines += _now(view)
     lines += _observations(view)
     lines += _pins(view)
@@ -154,15 +155,23 @@ def _context(view: PageContext) -> list[PageLine]:
     return lines
 
 
+def _beginning(text: str, width: int, most: int) -> list[str]:
+    """The first rows of a text on one line; the last ends in `…` where more follows."""
+    rows = wrap(text, max(8, width), limit=most + 1)
+    if len(rows) > most:
+        rows[most - 1] = clip(rows[most - 1] + " …", max(8, width))
+    return rows[:most]
+
+
 def _now(view: PageContext) -> list[PageLine]:
     """What the agent is about, and the end of what it writes."""
     agent, live = view.agent, view.agent.live
     lines: list[PageLine] = []
-    goal = " ".join(sanitize(agent.goal).split())
-    rows = wrap(goal, max(8, view.width - 6), limit=GOAL_LINES + 1) if goal else []
-    if len(rows) > GOAL_LINES:
-        rows[GOAL_LINES - 1] = clip(rows[GOAL_LINES - 1] + " …", view.width - 6)
-    for index, row in enumerate(rows[:GOAL_LINES]):
+    has_ended = (
+        view.ending is not None and agent.ended_at is not None
+    )  # the outcome has the place of the goal
+    goal = "" if has_ended else " ".join(sanitize(agent.goal).split())
+    for index, row in enumerate(_beginning(goal, view.width - 6, GOAL_LINES) if goal else ()):
         lines.append(
             PageLine(
                 f"now.goal.{index}",
@@ -170,9 +179,9 @@ def _now(view: PageContext) -> list[PageLine]:
                 copy=agent.goal,
             )
         )
-    if agent.ended_at is not None and agent.status_reason:
+    if agent.ended_at is not None and agent.status_reason and not has_ended:
         reason = " ".join(sanitize(agent.status_reason).split())
-        for index, row in enumerate(wrap(reason, max(8, view.width - 6), limit=REASON_LINES)):
+        for index, row in enumerate(_beginning(reason, view.width - 6, REASON_LINES)):
             label = ("Note  " if agent.status == "done" else "Why   ") if index == 0 else "      "
             lines.append(
                 PageLine(f"now.reason.{index}", ((label, "strong"), (row, "text")), copy=agent.status_reason)

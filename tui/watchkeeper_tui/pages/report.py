@@ -14,7 +14,15 @@ from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.plans import current_step
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts, roles_of
 from watchkeeper_tui import formatting
-from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, heading, paragraph, rendered
+from watchkeeper_tui.pages import (
+    UNLOGGED_WORDS,
+    PageContext,
+    blank,
+    heading,
+    outcome_lines,
+    paragraph,
+    rendered,
+)
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot, agent_condition, lasted, task_condition
 from watchkeeper_tui.widgets.rows import PageLine, Piece
@@ -40,7 +48,8 @@ def report_page(view: PageContext) -> list[PageLine]:
             )
         ]
     return [
-        *_standing(view), *_asked(view, report), *_result(view, report), *_evidence(view, report), *_changes(view, report),
+        *_standing(view), *outcome_lines(view), *_asked(view, report), *_result(view, report), *_evidence(view, report),
+        *_changes(view, report),
         *_tasks(view), *_artifacts(view, report), *_tools(view, report), *_bill(view, report),
     ]  # fmt: skip
 
@@ -64,7 +73,7 @@ def _standing(view: PageContext) -> list[PageLine]:
         state.append((f", {formatting.when(agent.ended_at, view.now)}", "muted"))
     lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("state", tuple(state))]
     note = condition.note or agent.status_reason or ""
-    if note:
+    if note and view.ending is None:
         lines += paragraph(
             "why",
             note,
@@ -136,19 +145,16 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
             or agent.status_reason
             or "no reason"
         )
-        return [heading("result", "Result", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2, most=6),
+        return [heading("result", "Result", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2),
                 blank("result.end")]  # fmt: skip
     if agent.task_id is None:
-        session = view.snapshot.session
-        said = session.status_reason if session is not None and session.ended_at is not None else None
-        words = next(
+        text = next(
             (each.text for each in reversed(view.detail.transcript) if each.kind == "assistant"), None
         )
-        title, text = ("Outcome", said) if said else ("Last words", words)
-        if not text or agent.ended_at is None:
+        if not text or agent.ended_at is None or view.ending is not None:
             return []
         return [
-            heading("result", title),
+            heading("result", "Last words"),
             *_folding(view, "result.text", text, folded=12),
             blank("result.end"),
         ]

@@ -11,8 +11,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.external import ExternalSession
 from watchkeeper.store.imports import imported_from
+from watchkeeper.store.outcome import RunOutcome, load_outcome
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
@@ -172,6 +174,9 @@ _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("
 _SHOWN_ALWAYS = (("filter", "/", "Filter"), ("freeze", "f", "Freeze"), ("zoom", "z", "Zoom"), ("sessions", "s", "Sessions"))  # fmt: skip
 _SHOWN_WHEN_LIVE = (("timeline", "t", "Timeline"), ("agent.report", "i", "Report"))
 _SHOWN_LAST = (("charts", "T", "Charts"), ("graph", "d", "Graph"))
+_OVER = frozenset(
+    {SessionState.DONE, SessionState.ENDED, SessionState.FAILED, SessionState.CANCELLED, SessionState.PAUSED}
+)
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
@@ -237,8 +242,10 @@ class LiveScreen(SessionScreen, ActingScreen):
         """The row whose agent the agent pane shows."""
         self._result: ArtifactFacts | None = None
         """What the run ended with."""
-        self._result_of = ""
-        """The session that it was looked for in."""
+        self._result_of: tuple[str, SessionState] | None = None
+        """The session that it was looked for in, and its state then."""
+        self._seen_live = ""
+        """The session that was seen at work here."""
         self._went_from: str | None = None
         """The row from which `e` went to another terminal."""
 
@@ -534,21 +541,33 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.watch_app.open_artifacts()
 
     def _look_for_result(self, snapshot: Snapshot) -> None:
-        """When the run is done, find the artifact that it ended with: the one saved last."""
+        """When the run has ended, find the artifact that was saved last, and the names of what it left."""
         session = snapshot.session
-        if session is None or snapshot.state not in (SessionState.DONE, SessionState.ENDED):
-            self._result, self._result_of = None, ""
-        elif self._result_of != session.id:
-            self._result, self._result_of = None, session.id
-
+        wanted = (session.id, snapshot.state) if session is not None and snapshot.state in _OVER else None
+        if session is not None and snapshot.state is SessionState.LIVE:
+            self._seen_live = session.id
+        if wanted == self._result_of:
+            return
+        self._result_of, self._result, self.agent_pane.outcome = wanted, None, None
+        if session is not None and wanted is not None:
+            if self._seen_live == session.id and not self.plan.touched:
+                self.agent_pane.tab = 0  # begins with the outcome; the remembered tab stays the user's
+            self._seen_live = ""
             self.ask(
-                lambda connection: session_artifacts(connection, session.id, 1),
-                lambda found: self._result_found(session.id, found),
+                lambda connection: (
+                    session_artifacts(connection, session.id, 1),
+                    load_outcome(Queries(connection), session.id),
+                ),
+                lambda found: self._result_found(wanted, *found),
             )
 
-    def _result_found(self, session_id: str, found: list[ArtifactFacts]) -> None:
-        if session_id == self._result_of and found:
-            self._result = found[0]
+    def _result_found(
+        self, wanted: tuple[str, SessionState], saved: list[ArtifactFacts], outcome: RunOutcome | None
+    ) -> None:
+        if wanted == self._result_of:
+            if wanted[1] in (SessionState.DONE, SessionState.ENDED) and saved:
+                self._result = saved[0]
+            self.agent_pane.outcome = outcome
             self.redraw_edges()
 
     @property

@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.reactive import reactive, var
 from textual.widget import Widget
 
+from watchkeeper.store.outcome import RunOutcome
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext
@@ -226,6 +227,8 @@ class AgentPane(Vertical):
     tab = var(0, init=False, always_update=True)
     """The place of the open tab in `PAGES`."""
     filter_words = var("", init=False)
+    outcome: var[RunOutcome | None] = var(None, init=False)
+    """What the run left, once it has ended and that was read."""
 
     def __init__(self, *, id: str = "agent") -> None:
         super().__init__(id=id, classes="pane")
@@ -338,6 +341,7 @@ class AgentPane(Vertical):
             threshold=watch_app(self).settings.summarization_threshold,
             processes=self._silent_processes(agent),
             cache=self._cache,
+            outcome=self.outcome,
         )
         return PAGES[self.tab].lines(context)
 
@@ -354,6 +358,10 @@ class AgentPane(Vertical):
 
     def watch_tab(self) -> None:
         self._start()
+        self.redraw()
+
+    def watch_outcome(self) -> None:
+        self._asked = ()
         self.redraw()
 
     def watch_filter_words(self) -> None:

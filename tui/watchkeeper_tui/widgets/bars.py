@@ -660,7 +660,8 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
     session = snapshot.session
     if session is None:
         return [("opening the database …", "muted")]
-    reason = clip(sanitize(session.status_reason or ""), 200)
+    ending = snapshot.ending
+    reason = clip(formatting.headline(ending.stopped or ending.summary), 200) if ending is not None else ""
     if snapshot.state is SessionState.DEAD:
         return [
             ("† The background process stopped. ", "dead"),
@@ -678,6 +679,10 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
         ]
     if snapshot.state is SessionState.FAILED:
         return [("✗ the run failed", "failed"), (f" — {reason}" if reason else "", "text")]
+    if snapshot.state is SessionState.CANCELLED:
+        return [("× the run is cancelled", "cancelled"), (f" — {reason}" if reason else "", "text")]
+    if snapshot.state is SessionState.DONE:
+        return [("✓ done", "done"), (f" — {reason}" if reason else "", "text")]
     return []
 
 

@@ -4,7 +4,6 @@ last."""
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -17,6 +16,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from watchkeeper.records.usage_limits import limit_text
+from watchkeeper.store.outcome import run_ending
 from watchkeeper.store.search.messages import MessageHit, SessionLine, SessionPreview
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -327,7 +327,14 @@ class PreviewPane(Widget):
             for number, line in enumerate(pieces):
                 rows.append([((label if number == 0 else "").ljust(_LABEL), "muted"), *line])
 
-        add("Goal", _first_lines(" ".join(sanitize(preview.goal).split()), room, lines))
+        ending = run_ending(row.status, row.status_reason, None, row.origin)
+        if ending is None:
+            add("Goal", _first_lines(" ".join(sanitize(preview.goal).split()), room, lines))
+        else:
+            said = (
+                formatting.without_markup(ending.stopped or ending.summary) or "the planner wrote no summary"
+            )
+            add("Stopped" if ending.stopped else "Outcome", _first_lines(said, room, lines))
         if preview.tasks:
             done = sum(status == "done" for status, _ in preview.tasks)
             plan: list[Piece] = [(f"{done} of {formatting.plural(len(preview.tasks), 'task')} done", "text")]
@@ -338,8 +345,7 @@ class PreviewPane(Widget):
                 plan += [(f"   {glyph} ", role), (name, "muted")]
             add("Plan", [clip_pieces(plan, room)])
         if preview.last_words:
-            plain = _MARKUP.sub("", sanitize(preview.last_words))
-            add("Last words", _first_lines(plain, room, lines))
+            add("Last words", _first_lines(formatting.without_markup(preview.last_words), room, lines))
         cost: list[Piece] = [
             (formatting.bill(row), "money"),
             (f"   {formatting.tokens(row.tokens)} tok", "tokens"),
@@ -363,8 +369,6 @@ class PreviewPane(Widget):
 
 
 _LABEL = 12
-_MARKUP = re.compile(r"\*\*|`|^#+ ", re.MULTILINE)
-"""Marks of Markdown, which a line of plain text does without."""
 _HIGH = 6
 """With fewer rows, each part of a preview takes one."""
 
