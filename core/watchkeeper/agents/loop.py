@@ -36,6 +36,7 @@ from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.records.errors import HostFault, StoreUnusable
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, ToolCallStatus
+from watchkeeper.records.text import cut
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.messages import load_messages
@@ -307,7 +308,7 @@ class AgentLoop:
                 tokens=called.reply.usage.total_tokens if called.reply else 0,
                 seconds=round(called.latency_seconds, 3),
                 tools=[name for _, name, _, _ in intents],
-                preview=text_of(content)[:200],
+                preview=cut(text_of(content), 200),
             )
             if not uses:
                 agents.end_step(tx, self._agent.id, turn, None)
@@ -580,7 +581,7 @@ class AgentLoop:
             task_id=self._agent.task_id,
             turn=self._turn + 1,
             model=called.model_ref,
-            error=str(called.error)[:500] if called.error else None,
+            error=cut(str(called.error), 500) if called.error else None,
         )
 
     async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:

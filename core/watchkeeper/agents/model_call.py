@@ -31,6 +31,7 @@ from watchkeeper.records.messages import (
     UsageSoFar,
 )
 from watchkeeper.records.states import ModelCallStatus
+from watchkeeper.records.text import cut
 from watchkeeper.store import agents, budgets
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
@@ -143,7 +144,7 @@ class ModelCallResult:
             first_token_seconds=reply.first_token_seconds if reply else None,
             waited_seconds=self.waited_seconds,
             retries=self.retries,
-            error=str(self.error)[:2000] if self.error else None,
+            error=cut(str(self.error), 2000) if self.error else None,
             request_id=reply.request_id if reply else request_id,
             stop_reason=reply.stop_reason if reply else None,
             estimated_prompt_tokens=self.estimated_prompt_tokens,
@@ -275,7 +276,7 @@ async def call_model(
         cost = environment.price(model_ref, broken.usage, False, broken.modifiers, broken.searches)
         charges.append(
             Charge(request.purpose, model_ref, ModelCallStatus.ERROR, broken.usage, cost, False, broken.request_id,
-                   reason[:2000])
+                   cut(reason, 2000))
         )  # fmt: skip
         charge_side_calls(broken)
 

@@ -28,6 +28,7 @@ from watchkeeper.records.errors import HostFault, raising_host_faults
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.premises import Premises
 from watchkeeper.records.states import ToolCallStatus
+from watchkeeper.records.text import cut
 from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
     PREMISES_CHANGED,
@@ -370,4 +371,4 @@ def _to_verify(result: ToolResult) -> ToolResult:
 
 def _preview(content: Any) -> str:
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-    return text[:200]
+    return cut(text, 200)

@@ -129,6 +129,14 @@ def one_line(text: str, limit: int = 2_000) -> str:
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
+def cut(text: str, limit: int, rest: str = "") -> str:
+    """The beginning of `text`, at most `limit` characters. Where it is cut, it ends in `…` and says where the `rest` is."""
+    if len(text) <= limit:
+        return text
+    sign = f"… ({rest})" if rest else "…"
+    return text[: max(0, limit - len(sign))].rstrip() + sign
+
+
 _OBEYED_OR_HIDDEN = lazily(
     "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -701,7 +709,7 @@ def _one(data: Mapping[str, Any], key: str) -> str:
     value = data.get(key)
     if value is None:
         return ""
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=True))[:_CHARACTERS]
+    return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=True), _CHARACTERS)
 
 
 def _said(data: Mapping[str, Any], key: str, before: str) -> str:

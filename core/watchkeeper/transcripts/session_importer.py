@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
-from watchkeeper.records.text import one_line
+from watchkeeper.records.text import cut, one_line
 from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import decode, encode
@@ -1155,11 +1155,11 @@ class SessionImporter:
             "rerouted": "model.rerouted",
             "error": "model.error",
         }[record.kind]
-        self.event(name, agent, at, error=record.text[:500])
+        self.event(name, agent, at, error=cut(record.text, 500))
         limit = usage_limit(record.text, at) if record.kind == "error" else None
         if limit is not None and not agent.is_over(at):
             row = agent.row
-            row["status"], row["status_reason"] = "parked", record.text[:500]
+            row["status"], row["status_reason"] = "parked", cut(record.text, 500)
             row["parked_until"] = limit.ends_at if limit.ends_at is not None else record.until
 
     def _compaction(self, record: ImportedCompaction) -> None:

@@ -52,6 +52,7 @@ from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.models.failures import limit_wait_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.text import cut
 from watchkeeper.records.tool_inputs import edited_places
 from watchkeeper.records.usage_limits import limit_end, usage_limit
 from watchkeeper.store import agents, plans
@@ -369,7 +370,7 @@ class ProgramLoop:
         finally:
             self._compacting = self._record.ordered = False
 
-        reason = self._environment.redact(ended.reason)[:2000] or None
+        reason = cut(self._environment.redact(ended.reason), 2000) or None
         paused = ended.status == "interrupted" and self._control.pause_reason is not None
 
         def write(tx: Transaction) -> None:
@@ -438,7 +439,7 @@ class ProgramLoop:
             agents.save_program_session(tx, saved)
             tx.event("program.opened", agent_id=agent.id, task_id=agent.task_id, program=program.name, version=version,
                      program_session=session, resumed=known is not None,
-                     **({"refused": environment.redact(refused)[:500]} if refused else {}))  # fmt: skip
+                     **({"refused": cut(environment.redact(refused), 500)} if refused else {}))  # fmt: skip
 
         await self._store.commit(write)
         reach("program.opened")
@@ -564,7 +565,7 @@ class ProgramLoop:
         agents.deliver_results(tx, self._agent.id, turn, seq)
         agents.end_step(tx, self._agent.id, turn, seq)
         tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=name, call=call_id,
-                 preview=str(text)[:200])  # fmt: skip
+                 preview=cut(str(text), 200))  # fmt: skip
 
     # --- one turn ---------------------------------------------------------------------------------------------
 
@@ -792,7 +793,7 @@ class ProgramLoop:
             case backends.Ask():
                 self._asks[event.id] = asyncio.create_task(self._ask(event))
             case backends.Retrying(reason, seconds, until):
-                now, reason = self._environment.clock.now(), self._environment.redact(reason)[:500]
+                now, reason = self._environment.clock.now(), cut(self._environment.redact(reason), 500)
                 live.show(agent.id, "retrying", reason)
                 until = until or now + seconds
                 if until - now > LONG_RETRY_SECONDS:
@@ -828,7 +829,7 @@ class ProgramLoop:
                 self._turn = self._record.next_turn(tx, seq, now)
                 agents.end_step(tx, self._agent.id, self._turn, None)
                 tx.event("model.replied", agent_id=self._agent.id, task_id=self._agent.task_id, turn=self._turn,
-                         model=self._agent.model, tools=[], preview=text[:200])  # fmt: skip
+                         model=self._agent.model, tools=[], preview=cut(text, 200))  # fmt: skip
 
         await self._store.commit(write)
 
@@ -852,7 +853,7 @@ class ProgramLoop:
             (row,) = agents.add_intents(tx, self._agent.id, self._turn, seq, [(use_id, name, False, digest)])
             agents.start_tool_call(tx, row)
             tx.event("tool.started", agent_id=self._agent.id, task_id=self._agent.task_id, tool=name, call=row,
-                     preview=said[:200])  # fmt: skip
+                     preview=cut(said, 200))  # fmt: skip
             return row
 
         row = await self._store.commit(write)
@@ -879,8 +880,8 @@ class ProgramLoop:
             return
         output = event.output or call.output
         if len(output) > OUTPUT_CHARACTERS:
-            cut = len(output) - OUTPUT_CHARACTERS
-            output = f"{output[:OUTPUT_CHARACTERS]}\n[… {cut} characters left out; the program's own record has them]"
+            left_out = len(output) - OUTPUT_CHARACTERS
+            output = f"{output[:OUTPUT_CHARACTERS]}\n[… {left_out} characters left out; the program's own record has them]"
         text = self._environment.redact(
             backends.joined([output, call.patch[:OUTPUT_CHARACTERS]]) or "(no output)"
         )
@@ -896,7 +897,7 @@ class ProgramLoop:
             agents.deliver_results(tx, self._agent.id, call.turn, seq)
             agents.end_step(tx, self._agent.id, call.turn, seq)
             tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.row,
-                     seconds=round(tx.now - call.began, 3), preview=text[:200])  # fmt: skip
+                     seconds=round(tx.now - call.began, 3), preview=cut(text, 200))  # fmt: skip
             if call.background:
                 tx.event("program.background_ended", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name,
                          call=call.row, command=call.command, status=status)  # fmt: skip
@@ -1115,7 +1116,7 @@ class ProgramLoop:
 
     async def _after_turn(self, ended: backends.Ended) -> RunResult | None:
         """Write how the turn ended, and what follows from it; None: go on."""
-        reason = self._environment.redact(ended.reason)[:2000]
+        reason = cut(self._environment.redact(ended.reason), 2000)
         if self._environment.worktrees is not None:
             await self._environment.worktrees.refresh(self._agent.task_id)
 
@@ -1204,7 +1205,7 @@ class ProgramLoop:
         return RunResult(TaskOutcome.IDLE)
 
     async def _fail(self, reason: str) -> RunResult:
-        reason = self._environment.redact(reason)[:NOTE_CHARACTERS]
+        reason = cut(self._environment.redact(reason), NOTE_CHARACTERS)
         ending, snapshot = RunResult(TaskOutcome.FAILED, reason), self._record.snapshot()
 
         def write(tx: Transaction) -> None:
@@ -1225,7 +1226,7 @@ class ProgramLoop:
         self, reason: str, *, tell: bool = False, blocked: bool = False, keep_turn: bool = False
     ) -> RunResult:
         self._control.mark_pausing()
-        reason, snapshot = self._environment.redact(reason)[:NOTE_CHARACTERS], self._record.snapshot()
+        reason, snapshot = cut(self._environment.redact(reason), NOTE_CHARACTERS), self._record.snapshot()
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
