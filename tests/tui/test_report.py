@@ -204,3 +204,57 @@ async def test_the_report_of_an_imported_session_ends_with_its_last_words_and_sh
         await shows(pilot, "OrderedDict()")
         assert "No newline" not in text_of(pilot)
     run.connection.close()
+
+
+OUTCOME = (
+    "# The parser is fixed\n\n**All** 12 tests pass. [@click=app.quit]boom[/] \x1b[31mred\n\n"
+    + "\n\n".join(f"Paragraph {n} of the summary." for n in range(30))
+    + "\n\nTHE VERY END"
+)
+
+
+def end_run(session: FakeSession, status: str, reason: str | None, planner: str = "done") -> None:
+    session.connection.execute(
+        "UPDATE sessions SET status = ?, status_reason = ?, ended_at = ?", (status, reason, session.now)
+    )
+    session.set_agent("planner1", status=planner, status_reason=None, ended_at=session.now)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_outcome_is_the_first_thing_on_the_screen_when_a_run_has_ended(desk, size):
+    end_run(desk.session, "done", OUTCOME)
+    output(desk.session, "explorer3", "docs/plan.md")
+    desk.host_pid = None
+    async with desk.shown("Outcome", size=size) as pilot:
+        said = " ".join(text_of(pilot).split())
+        assert "The parser is fixed" in said
+        assert "✓ done — The parser is fixed" in said
+        assert "Map the repo" not in said.partition("Outcome")[2]
+        page = pilot.app.screen.query_one(PageView)
+        lines = ["".join(text for text, _ in line.pieces) for line in page.rows]
+        assert "THE VERY END" in lines
+        assert any("[@click=app.quit]boom[/]" in line for line in lines)
+        await until(pilot, lambda: any("docs/plan.md" in line.copy for line in page.rows if line.copy))
+        assert not any("\x1b" in text for line in page.rows for text, _ in line.pieces)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "planner", "first"),
+    [
+        ("failed", OUTCOME, "done", "failed: the planner ended the run without reaching the goal"),
+        ("failed", "no credit is left", "failed", "failed: no credit is left"),
+        ("failed", None, "failed", "failed: unknown"),
+        ("paused", "the budget is used up", "paused", "paused: the budget is used up"),
+        ("paused", None, "idle", "paused: unknown"),
+        ("cancelled", "cancelled by a person", "cancelled", "cancelled: cancelled by a person"),
+    ],
+)
+async def test_a_run_that_did_not_reach_its_goal_tells_first_what_stopped_it(
+    desk, status, reason, planner, first
+):
+    end_run(desk.session, status, reason, planner)
+    desk.host_pid = None
+    async with desk.shown("Stopped", size=(200, 60)) as pilot:
+        page = pilot.app.screen.query_one(PageView)
+        heading, line, *_ = ["".join(text for text, _ in line.pieces) for line in page.rows]
+        assert (heading.strip(), line) == ("Stopped", first)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
+from tests.core.runtime.test_outcome import edits, finishing
 from tests.core.runtime.test_questions import shell
 from tests.support.scripted import PlannedRun, task
 
@@ -141,3 +142,16 @@ async def test_only_the_chosen_needs_are_sent(bench, tmp_path, monkeypatch):
     configure(bench, tmp_path, monkeypatch, writer(log), 'on = ["finished"]')
     await bench.run()
     assert [alert["why"] for alert in sent(log)] == ["finished"]
+
+
+async def test_an_alert_of_the_end_begins_with_the_outcome(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    configure(bench, tmp_path, monkeypatch, writer(log), 'on = ["finished"]')
+    bench.start(finishing("# All bugs are fixed\n\nSee the notes.", work=edits), allow=("write", "edit"))
+    assert (await bench.run()).exit_code == 0
+    (alert,) = sent(log)
+    assert alert["text"].startswith("# All bugs are fixed See the notes.")
+    assert "notes.md" in alert["text"]
+    assert "Files edited: a.py" in alert["text"]

@@ -403,8 +403,19 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.watch_app.look_at(agent_id)
 
     def choose_row(self) -> None:
-        """Until the user chooses, look at whatever works: an agent at work says more than an idle planner."""
+        """Until the user chooses, look at whatever works: an agent at work says more than an idle planner. Once the run
+        has ended, look at the planner, whose page begins with the outcome."""
         if self.plan.touched or not self.plan.shown:
+            return
+        session = self.snapshot.session
+        if (
+            session is not None
+            and self.snapshot.ending is not None
+            and self.snapshot.state is not SessionState.LIVE
+        ):
+            place = self.plan.shown.place_of_agent(session.planner_agent_id)
+            if place is not None and self.plan.shown[place].id != self.plan.selected_id:
+                self.plan.select(self.plan.shown[place].id, tell=False)
             return
         current = self.plan.selected
         if (
