@@ -25,7 +25,7 @@ async def test_a_page_that_grows_a_scrollbar_loses_no_word(desk: Desk) -> None:
     desk.session.set(status="done", ended_at=desk.session.now)
     desk.host_pid = None
     desk.session.message("explorer1", "assistant", [{"type": "text", "text": f"{LONG} the end"}])
-    async with desk.shown("explorer-1", size=(120, 48)) as pilot:
+    async with desk.shown("explorer-1", size=(120, 48), row="task:t-core") as pilot:
         await pilot.press("3", "right")
         await shows(pilot, "Enter unfolds")
         shown = text_of(pilot)
