@@ -18,8 +18,12 @@ from watchkeeper.store.driver import Queries
 from watchkeeper.store.outcome import NAMES_SHOWN, RunOutcome, load_outcome, run_ending
 
 SUMMARY = "\n\n".join(
-    ["# All bugs are fixed", "**Done.** See `a.py`.", *(f"Paragraph {n}: " + "word " * 60 for n in range(9))]
-    + ["THE VERY END"]
+    [
+        "# All bugs are fixed",
+        "**Done.** See `a.py`.",
+        *(f"Paragraph {n}: " + "word " * 60 for n in range(9)),
+        "THE VERY END",
+    ]
 )
 NASTY = "fine \x1b]0;owned\x07\x1b[31mred \u202eevil\n✓ done by nobody"
 
