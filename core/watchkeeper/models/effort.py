@@ -107,19 +107,19 @@ TABLE = (
               "none", _CHAT, "github.com/BerriAI/litellm/pull/34569, 2026-11-28", unset={"reasoning_effort": "none"}),
     EffortRow("openai-chat", OWN, "GPT-5.4, 5.5", r"^gpt-5\.[45](?!.*-chat)",
               "none", _CHAT, "github.com/openai/openai-openapi/issues/541, 2026-11-28"),
-    EffortRow(_BOTH, OWN, "GPT-5.x Pro", r"^gpt-5\.\d+-pro", "medium high xhigh", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5 Pro", r"^gpt-5-pro", "high", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5, 5.1 Codex", r"^gpt-(5\.1|5)-codex(?!-max)",
+    EffortRow(_BOTH, ANY, "GPT-5.x Pro", r"^gpt-5\.\d+-pro", "medium high xhigh", _REASONING, _OPENAI, on=_SUMMARY),
+    EffortRow(_BOTH, ANY, "GPT-5 Pro", r"^gpt-5-pro", "high", _REASONING, _OPENAI, on=_SUMMARY),
+    EffortRow(_BOTH, ANY, "GPT-5, 5.1 Codex", r"^gpt-(5\.1|5)-codex(?!-max)",
               "low medium high", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5.1 Codex Max, 5.2 Codex and later ones", r"^gpt-5\.\d+-codex",
+    EffortRow(_BOTH, ANY, "GPT-5.1 Codex Max, 5.2 Codex and later ones", r"^gpt-5\.\d+-codex",
               "low medium high xhigh", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5.6 and later ones", r"^gpt-(5\.[6-9]|[6-9])(?!.*-chat)",
+    EffortRow(_BOTH, ANY, "GPT-5.6 and later ones", r"^gpt-(5\.[6-9]|[6-9])(?!.*-chat)",
               "none low medium high xhigh max", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5.2 to 5.5", r"^gpt-5\.[2-5](?!.*-chat)",
+    EffortRow(_BOTH, ANY, "GPT-5.2 to 5.5", r"^gpt-5\.[2-5](?!.*-chat)",
               "none low medium high xhigh", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5.1", r"^gpt-5\.1(?!.*-chat)", "none low medium high", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "GPT-5", r"^gpt-5(?!\.|.*-chat)", "minimal low medium high", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, OWN, "o1, o3, o4", r"^(o1(?!-mini|-preview)|o3|o4)", "low medium high", _REASONING, _OPENAI, on=_SUMMARY),
+    EffortRow(_BOTH, ANY, "GPT-5.1", r"^gpt-5\.1(?!.*-chat)", "none low medium high", _REASONING, _OPENAI, on=_SUMMARY),
+    EffortRow(_BOTH, ANY, "GPT-5", r"^gpt-5(?!\.|.*-chat)", "minimal low medium high", _REASONING, _OPENAI, on=_SUMMARY),
+    EffortRow(_BOTH, ANY, "o1, o3, o4", r"^(o1(?!-mini|-preview)|o3|o4)", "low medium high", _REASONING, _OPENAI, on=_SUMMARY),
     EffortRow("openai", ANY, "gpt-oss", r"gpt-oss", "low medium high", _REASONING, _LOCAL),
     EffortRow("openai-chat", ANY, "gpt-oss", r"gpt-oss",
               "low medium high", (*_CHAT, "chat_template_kwargs.reasoning_effort"), _LOCAL),
@@ -179,7 +179,8 @@ def choose(ref: str, host: str | None, effort: Effort | None) -> Chosen:
         return Chosen("off", row.off)
     value = nearest(effort, row.names)
     used: Any = "off" if value == "none" else "low" if value == "minimal" else value
-    chat = ref.startswith("openai-chat/") and row.server == OWN
+    # OpenAI's models take it in either API, each with a field of its own.
+    chat = ref.startswith("openai-chat/") and row.provider == _BOTH
     body: dict[str, Any] = {}
     for path in _CHAT if chat else row.fields:
         _put(body, path, value)
@@ -243,7 +244,7 @@ def thinking_tokens(ref: str, host: str | None, effort: Effort | None) -> int:
 
 def documented() -> Iterator[tuple[str, str, str, str]]:
     """The rows for `docs/models.md`: API and server, models, field, efforts."""
-    servers = {OWN: "", ANY: " (any server)"}
+    servers = {OWN: " (api.openai.com)", ANY: " (any server)"}
     for row in TABLE:
         if row.provider == _BOTH:
             fields = "reasoning.effort; reasoning_effort"

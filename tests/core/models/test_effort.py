@@ -46,6 +46,8 @@ SENT: list[tuple[str, str | None, Effort | None, dict[str, Any]]] = [
     ("openai/gpt-5.5", None, None, {}),
     ("openai/gpt-oss:20b", "127.0.0.1", "max", {"reasoning": {"effort": "high"}}),
     ("openai-chat/gpt-5-mini", None, "low", {"reasoning_effort": "low"}),
+    ("openai/gpt-5.5", "proxy.example", "high", SPOKEN),
+    ("openai-chat/gpt-5.5", "proxy.example", "max", {"reasoning_effort": "xhigh"}),
     ("openai-chat/gpt-5.6", None, "high", {"reasoning_effort": "none"}),
     ("openai-chat/gpt-5.6", None, None, {"reasoning_effort": "none"}),
     ("openai-chat/anthropic/claude-opus-5", "openrouter.ai", "low", {"reasoning": {"effort": "low"}}),
@@ -172,15 +174,12 @@ async def test_an_argument_that_a_server_refuses_is_left_out_with_one_line(
     assert f"refuses `{gone.pop()}`" in lines[0]
 
 
-async def test_a_summary_that_openai_refuses_leaves_the_effort_and_says_nothing(
-    serve: Serve, monkeypatch
-) -> None:
+async def test_a_summary_that_openai_refuses_leaves_the_effort_and_says_nothing(serve: Serve) -> None:
     refusal = Status(
         400, "invalid_request_error", "Your organization must be verified to generate reasoning summaries."
     )
     server = serve(in_turn(refusal, Reply([text("yes")])))
     model = _model(ResponsesModel, "gpt-5.5", server.url, lines := [])
-    monkeypatch.setattr("watchkeeper.models.openai.other_host", lambda ref, url: None)
     await reply_of(model, asking(effort="high"))
     assert [body["reasoning"] for body in server.requests] == [SPOKEN["reasoning"], {"effort": "high"}]
     assert lines == []
