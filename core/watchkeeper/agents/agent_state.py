@@ -65,8 +65,19 @@ def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> Conte
     take."""
     settings = environment.settings
     overhead = overhead_tokens(environment.counter, agent.system, specs)
-    longest = settings.max_output_tokens + environment.thinking_tokens(agent.role, agent.model)
+    inside = environment.thinking_tokens(agent.role, agent.model) - thinking_beyond(environment, agent)
+    longest = settings.max_output_tokens + inside
     return context_limits(agent.context_limit, longest, settings.summarization_threshold, overhead)
+
+
+def thinking_beyond(environment: Environment, agent: Agent) -> int:
+    """Tokens of thinking for which the model has room beyond the agent's window, where that was made smaller: at most half
+    of it, because the thinking is in the next call."""
+    wanted = environment.thinking_tokens(agent.role, agent.model)
+    if not wanted:
+        return 0
+    beyond = environment.model(agent.model).context_window - agent.context_limit
+    return max(0, min(wanted, beyond, agent.context_limit // 2))
 
 
 def context_limits(window: int, max_output_tokens: int, threshold: float, overhead: int) -> ContextLimits:

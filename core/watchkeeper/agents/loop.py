@@ -23,6 +23,7 @@ from watchkeeper.agents.agent_state import (
     TaskOutcome,
     limits_of,
     note_budget,
+    thinking_beyond,
     write_ending,
 )
 from watchkeeper.agents.calls import Call, assert_mine, load_calls, mark_unknown
@@ -341,7 +342,7 @@ class AgentLoop:
             system=self._system,
             messages=state.rendered(),
             tools=self._specs,
-            max_tokens=self._limits.reserve_tokens,
+            max_tokens=self._limits.reserve_tokens + thinking_beyond(self._environment, self._agent),
             purpose=Purpose.PLANNER if self._agent.task_id is None else Purpose.TURN,
             agent_id=self._agent.id,
             stable_prefix=state.stable_prefix(),

@@ -310,3 +310,19 @@ def test_a_model_that_binds_its_thinking_to_all_before_it_goes_on_after_a_compac
     assert ground.query("SELECT DISTINCT status, retries FROM model_calls") == [("done", 0)]
     kept = json.dumps(server.requests[-2]["messages"]).count('"thinking"')
     assert kept, "what was thought after the compaction goes back"
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (("--context-tokens", "12000"), 2_000),
+        (("--context-tokens", "12000", "--effort", "high"), 2_000 + 6_000),
+        (("--effort", "high"), 8_192 + 16_384),
+        (("--effort", "off"), 8_192),
+    ],
+)
+def test_a_reply_has_room_for_its_thinking(ground: Ground, options: tuple[str, ...], most: int) -> None:
+    server = ground.serve(Notes(NOTES[:1]))
+    ended = _run_with(ground, "anthropic/claude-opus-5", *options)
+    assert (ended.code, ended.result["status"]) == (0, "done"), ended.out + ended.err
+    assert {body["max_tokens"] for body in server.requests} == {most}
