@@ -14,7 +14,7 @@ Actions: ["line", text] prints it; ["send", message]; ["update", fields] is a `s
 shell command] starts a process in a session and with an environment of its own; ["until", method] waits for that message; ["file", name] for a file in FOLDER;
 ["flood", text] says it for ever; ["refuse", error] answers the newest prompt with it;
 ["server", message] is an event of the server on `--port PORT`, which keeps what it is answered in FOLDER/replies.jsonl;
-["reply"] waits for such an answer; ["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more; ["end", reason]; ["error", code, message, data].
+["reply"] waits for such an answer; ["die"]; ["orphan"] kills its parent; ["deaf"] reads nothing more, and ignores every signal that it can; ["end", reason]; ["error", code, message, data].
 """
 
 from __future__ import annotations
@@ -256,6 +256,9 @@ class Fake:
             elif verb == "orphan":
                 os.kill(os.getppid(), signal.SIGKILL)
             elif verb == "deaf":
+                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+                    signal.signal(number, signal.SIG_IGN)
+                (self.folder / "deaf").touch()
                 while True:
                     time.sleep(3600)
             elif verb == "server":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from watchkeeper.agents import backends
 from watchkeeper.agents.backends import BackendFailed, BackendSpec, acp
 from watchkeeper.agents.backends.programs import AgentProgramSettings, load_programs
 from watchkeeper.cli.models import _programs as doctor_programs
+from watchkeeper.store.driver import sqlite3
 
 HOSTILE = (
     "\x1b[2J\x1b]0;owned\x07\x1b[31m ‮txet neddih‬ [bold red]markup[/] [link=file:///etc]x[/link]"
@@ -264,6 +267,54 @@ async def test_a_silent_program_is_ended_by_a_pause_at_once(programs: Programs, 
     assert (await programs.run_while(pause)).exit_code == 5
     assert programs.calls() == [("bash", "unknown")]
     programs.assert_whole()
+
+
+ENDS_WITHIN_SECONDS = 60.0
+"""After SIGTERM, whatever an agent program does: docs/commands.md."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hangs", ["in a turn", "in a tool call", "while it is opened"])
+def test_sigterm_ends_a_headless_run_within_a_minute_although_its_program_hangs(
+    programs: Programs, hangs: str
+) -> None:
+    """The whole process of the run, with a program that ignores all that can be ignored."""
+    deaf: dict[str, list[Any]] = {
+        "in a turn": [["say", "I"], ["deaf"]],
+        "in a tool call": [bash("t1"), ["deaf"]],
+    }
+    replies = {
+        "session/new": ["then", {"sessionId": "fake-session"}, [["deaf"]]],
+        "session/set_mode": ["never"],
+    }
+    opening = hangs == "while it is opened"
+    script = {"lives": [[deaf.get(hangs, [])]], "replies": replies if opening else {}}
+    (programs.fake / "script.json").write_text(json.dumps(script))
+    database = programs.fake.parent / "run.sqlite"
+    words = ["run", "Hang.", "--headless", "--model", "fake/default", "--allow", "bash", "--workspace",
+             str(programs.workspace), "--db", str(database)]  # fmt: skip
+    run = subprocess.Popen(
+        [sys.executable, "-m", "watchkeeper", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        deadline = time.monotonic() + ENDS_WITHIN_SECONDS
+        while not (programs.fake / "deaf").exists():
+            assert time.monotonic() < deadline, "the program was not reached"
+            assert run.poll() is None, run.stderr and run.stderr.read()
+            time.sleep(0.05)
+        run.terminate()
+        began = time.monotonic()
+        run.wait(2 * ENDS_WITHIN_SECONDS)
+        assert time.monotonic() - began < ENDS_WITHIN_SECONDS
+    finally:
+        run.kill()
+        run.wait()
+        if run.stderr is not None:
+            run.stderr.close()
+    programs.assert_nothing_runs()
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT status FROM sessions").fetchall() == [("paused",)]
+        assert connection.execute("SELECT 1 FROM program_turns WHERE status = 'running'").fetchall() == []
 
 
 # --- refusals -------------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Codex(rpc.RpcBackend):
         }
         self._given: dict[str, dict[str, Any]] = {}
         self._running: set[str] = set()  # commands
+        self._over = ""  # the turn that ended last
         self._next, self._turns = dict[str, str](), dict[str, str]()  # of each thread
         said = await self.request("initialize", {"clientInfo": rpc.CLIENT, "capabilities": {"experimentalApi": True}})
         self.version = str(object_of(said).get("userAgent") or "").partition("/")[2].partition(" ")[0][:60]
@@ -101,7 +102,9 @@ class Codex(rpc.RpcBackend):
             raise rpc.PermissionsNotHeld(self._strayed)
         params = {"threadId": self._thread, "input": [{"type": "text", "text": text}], **self._next}
         self.waiting = None
-        self._turns[self._thread] = text_at(await self.request("turn/start", params), "turn", "id")
+        turn = text_at(await self.request("turn/start", params), "turn", "id")
+        if turn != self._over:  # it may have ended before its answer was read
+            self._turns[self._thread] = turn
 
     async def steer(self, text: str) -> Literal["now", "next"]:
         if self.waiting is not None:  # no turn runs, only commands
@@ -171,7 +174,9 @@ class Codex(rpc.RpcBackend):
             ended, _ = self._ended(object_of(params.get("turn"))), self._turns.pop(thread, "")
             if child:
                 self.child_ended(thread, done=ended.status == "completed")
-            elif ended.status == "completed" and self._running:
+                return
+            self._over = str(object_of(params.get("turn")).get("id"))
+            if ended.status == "completed" and self._running:
                 self._to_background()
                 self.wait(ended)
             else:
