@@ -332,6 +332,25 @@ STILL_MAKES = [
 ]  # fmt: skip
 
 
+RUNS = {
+    "thread/start": {"thread": {"id": "t"}},
+    "thread/backgroundTerminals/list": {"data": [{"itemId": "c1"}]},
+}
+
+
+async def test_a_command_whose_end_codex_does_not_tell_is_unknown_once_it_runs_no_more(programs, monkeypatch):
+    monkeypatch.setattr("watchkeeper.agents.backends.codex.TERMINALS_SECONDS", 0.0)
+    programs.play("codex", "gpt-5")
+    lists = [
+        "each",
+        [{"data": [{"itemId": "c1"}]}, {"error": {"code": 1, "message": "x"}}, *[{"data": []}] * 2],
+    ]
+    turn = ["then", {"turn": {"id": "u"}}, STILL_MAKES]
+    await programs.played(replies=RUNS | {"turn/start": turn, "thread/backgroundTerminals/list": lists})
+    assert programs.calls() == [("bash", "unknown")]
+    assert programs.tasks()["a"]["status"] == "done"
+
+
 async def test_a_task_is_done_once_its_command_has_ended_and_codex_was_told_how(programs: Programs) -> None:
     over = [
         in_turn("item/agentMessage/delta", itemId="m2", delta="Over."),
@@ -342,7 +361,7 @@ async def test_a_task_is_done_once_its_command_has_ended_and_codex_was_told_how(
         ["then", {"turn": {"id": "v"}}, over],
     ]
     programs.play("codex", "gpt-5")
-    programs.script(replies={"thread/start": {"thread": {"id": "t"}}, "turn/start": ["each", turns]})
+    programs.script(replies=RUNS | {"turn/start": ["each", turns]})
 
     async def let_it_end() -> None:
         await programs.until(lambda state: "It is being made." in programs.transcript())
@@ -367,7 +386,7 @@ async def test_a_message_to_codex_while_only_its_command_runs_is_sent_at_once(pr
     ]
     turns = [["then", {"turn": {"id": "u"}}, STILL_MAKES], ["then", {"turn": {"id": "v"}}, over]]
     programs.play("codex", "gpt-5")
-    programs.script(replies={"thread/start": {"thread": {"id": "t"}}, "turn/start": ["each", turns]})
+    programs.script(replies=RUNS | {"turn/start": ["each", turns]})
 
     async def steer() -> None:
         await programs.until(lambda state: "It is being made." in programs.transcript())
@@ -382,7 +401,7 @@ async def test_a_message_to_codex_while_only_its_command_runs_is_sent_at_once(pr
 async def test_a_pause_at_once_stops_the_command_that_codex_waits_for(programs: Programs) -> None:
     programs.play("codex", "gpt-5")
     turn = ["then", {"turn": {"id": "u"}}, STILL_MAKES]
-    programs.script(replies={"thread/start": {"thread": {"id": "t"}}, "turn/start": turn})
+    programs.script(replies=RUNS | {"turn/start": turn})
 
     async def pause() -> None:
         await programs.until(lambda state: "It is being made." in programs.transcript())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,8 @@ _CALLS = ("commandExecution", "fileChange", "mcpToolCall", "webSearch", "dynamic
 
 _SANDBOXES = {"read-only": "readOnly", "workspace-write": "workspaceWrite", "danger-full-access": "dangerFullAccess"}
 _LONGEST_POINTER = 8_192
+TERMINALS_SECONDS = 2.0
+"""How often Codex is asked which commands still run, while the turn waits for them."""
 
 
 def _projects(folder: Path) -> dict[str, Any]:
@@ -179,6 +183,7 @@ class Codex(rpc.RpcBackend):
             if ended.status == "completed" and self._running:
                 self._to_background()
                 self.wait(ended)
+                self._process.begin(self._watch_terminals(ended))
             else:
                 self.put(ended)
         elif method == "error" and params.get("willRetry"):
@@ -197,6 +202,26 @@ class Codex(rpc.RpcBackend):
         for call in self._running.difference(self.background):
             self.background[call] = call
             self.put(backends.ToolInBackground(call))
+
+    def _no_longer_runs(self, calls: Collection[str]) -> None:
+        self._running.difference_update(calls)
+        for call in calls:
+            self.background.pop(call, None)
+        if self.waiting is not None and not self._running:
+            ended, self.waiting = self.waiting, None
+            self.put(ended)
+
+    async def _watch_terminals(self, ended: Ended) -> None:
+        """While the turn waits for commands, see that each still runs: one whose end was not told is missed twice."""
+        missed: set[str] = set()
+        while self.waiting is ended:
+            with suppress(backends.Refused):
+                listed = object_of(await self.request("thread/backgroundTerminals/list", {"threadId": self._thread}))
+                if self.waiting is ended and not listed.get("nextCursor"):
+                    missing = self._running - {str(one.get("itemId")) for one in objects_of(listed.get("data"))}
+                    self._no_longer_runs(missing & missed)
+                    missed = missing
+            await asyncio.sleep(TERMINALS_SECONDS)
 
     def _item(self, call: str, kind: str, item: dict[str, Any], child: str, begins: bool) -> None:
         status = str(item.get("status", "completed"))
@@ -224,11 +249,7 @@ class Codex(rpc.RpcBackend):
             output = str(item.get("aggregatedOutput") or object_of(item.get("error")).get("message") or said)
             output += f"\n[exit code {item['exitCode']}]" if item.get("exitCode") else ""
             self.put(backends.ToolEnd(call, output, "error" if item.get("error") else _STATUS.get(status, "error")))
-            self._running.discard(call)
-            self.background.pop(call, None)
-            if self.waiting is not None and not self._running:
-                ended, self.waiting = self.waiting, None
-                self.put(ended)
+            self._no_longer_runs({call})
 
 
 def _usage(report: dict[str, Any]) -> backends.UsageReport:
