@@ -1242,17 +1242,17 @@ async def test_opencode_is_not_started_where_the_project_has_plugins(programs, n
 
 
 def installed(folder: Path, version: str) -> dict[str, str]:
-    """An environment in which the adapter of Claude Code and OpenCode are installed by npm."""
+    """An environment in which the adapter of Claude Code, Codex and OpenCode are installed by npm."""
     adapter = folder / "node_modules/@agentclientprotocol/claude-agent-acp"
     sdk = folder / "node_modules/@anthropic-ai/claude-agent-sdk"
-    opencode = folder / "node_modules/opencode-ai"
+    opencode, codex = folder / "node_modules/opencode-ai", folder / "node_modules/@openai/codex"
     for package, about in ((adapter, {"version": version}), (sdk, {"version": "0.3.1", "claudeCodeVersion": "2.1.7"}),
-                           (opencode, {"version": "1.18.33"})):  # fmt: skip
+                           (opencode, {"version": "1.18.33"}), (codex, {"version": "0.171.0"})):  # fmt: skip
         (package / "bin").mkdir(parents=True)
         (package / "package.json").write_text(json.dumps(about))
     bin_folder = folder / "node_modules/.bin"
     bin_folder.mkdir()
-    for name, package in (("claude-agent-acp", adapter), ("opencode", opencode)):
+    for name, package in (("claude-agent-acp", adapter), ("opencode", opencode), ("codex", codex)):
         (package / "bin" / name).touch(0o755)
         (bin_folder / name).symlink_to(package / "bin" / name)
     return {"PATH": str(bin_folder), "HOME": str(folder), "WATCHKEEPER_CONFIG_DIR": str(folder)}
@@ -1269,6 +1269,35 @@ def test_the_doctor_names_the_version_behind_an_adapter_and_warns_of_one_that_wa
     assert said["claude-code"][0] == status
     assert f"{version} (Claude Code 2.1.7)" in said["claude-code"][1]
     assert ("not tested" in said["claude-code"][1]) is (status == "warn")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text"),
+    [
+        ("opencode", ".config/opencode/opencode.json", '{"provider": {"mine": {"options": {"baseURL": "http://127.0.0.1:1"}}}}'),
+        ("codex", ".codex/config.toml", 'model_provider = "mine"\n'),
+        ("opencode", "config.toml", '[agents.opencode.environment]\nGROQ_API_KEY = "k"\n'),
+        ("claude-code", "config.toml", '[agents.claude-code.environment]\nCLAUDE_CODE_USE_BEDROCK = "1"\n'),
+    ],
+)  # fmt: skip
+def test_a_program_with_a_provider_or_a_key_of_the_persons_own_is_not_called_not_logged_in(
+    name: str, file: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in installed(tmp_path, "0.101.0").items():
+        monkeypatch.setenv(variable, value)
+    for variable in (
+        "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME",
+        "CODEX_HOME",
+        "CLAUDE_CONFIG_DIR",
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+    ):
+        monkeypatch.delenv(variable, raising=False)
+    assert "not logged in" in {one: said for one, _, said in doctor_programs()}[name]
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert "not logged in" not in {one: said for one, _, said in doctor_programs()}[name]
 
 
 @pytest.mark.parametrize("where", ["content", "file"])

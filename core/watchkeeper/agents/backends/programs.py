@@ -253,32 +253,43 @@ def _opencode_settings(environ: Mapping[str, str], home: Path) -> str:
     return text
 
 
-def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
-    """Whether the program has credentials of its own or a key in its environment; None where that is not known.
+_KEYS = {
+    "codex": ("OPENAI_API_KEY", "CODEX_API_KEY"),
+    "claude-code": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+}
+_CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 
-    Watchkeeper looks only whether the file is there. It never reads it. Of OpenCode's settings it looks whether they name a
-    key.
+
+def is_logged_in(program: Program, environ: Mapping[str, str]) -> bool | None:
+    """Whether the program has credentials of its own or a key; None where that is not known, as with a provider that the
+    person configured and that may need neither.
+
+    Watchkeeper looks only whether the file with credentials is there. It never reads it. Of a program's settings it looks
+    whether they name a key or a provider.
     """
-    home = Path(environ.get("HOME") or Path.home())
-    places = {
-        "codex": [Path(environ.get("CODEX_HOME") or home / ".codex") / "auth.json"],
-        "claude-code": [Path(environ.get("CLAUDE_CONFIG_DIR") or home / ".claude") / ".credentials.json"],
-        "opencode": [
-            Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "opencode" / "auth.json"
-        ],
-    }
-    keys = {
-        "codex": ("OPENAI_API_KEY", "CODEX_API_KEY"),
-        "claude-code": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-    }
-    if program.name not in places:
-        return None
-    given = program.environment(environ, "")
-    if program.name == "opencode" and '"apiKey"' in _opencode_settings(given, home):
+    home, given = Path(environ.get("HOME") or Path.home()), program.environment(environ, "")
+    named = {*program.settings.environment, *program.settings.pass_environment} & set(given)
+    match program.name:
+        case "codex":
+            folder = Path(given.get("CODEX_HOME") or home / ".codex")
+            place, settings = folder / "auth.json", json.dumps(program.options.get("config", {}), default=str)
+            with suppress(OSError):
+                settings += (folder / "config.toml").read_text("utf-8", "replace")
+            other = "model_provider" in settings
+        case "claude-code":
+            place = Path(given.get("CLAUDE_CONFIG_DIR") or home / ".claude") / ".credentials.json"
+            other = any(given.get(name) for name in _CLOUDS)
+        case "opencode":
+            place = Path(given.get("XDG_DATA_HOME") or home / ".local" / "share") / "opencode" / "auth.json"
+            settings = _opencode_settings(given, home)
+            if '"apiKey"' in settings or any(given[name] for name in named if name.endswith("_API_KEY")):
+                return True
+            other = '"provider"' in settings
+        case _:
+            return None
+    if os.path.exists(place) or any(given.get(name) for name in _KEYS.get(program.name, ())):
         return True
-    return any(given.get(name) for name in keys.get(program.name, ())) or any(
-        os.path.exists(place) for place in places[program.name]
-    )
+    return None if other else False
 
 
 def refuse_program(sandbox: str, ref: str, programs: Mapping[str, Program]) -> None:
