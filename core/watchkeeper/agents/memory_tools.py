@@ -11,14 +11,15 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from watchkeeper.agents.session_tools import FunctionTool, text_of, tool
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
-from watchkeeper.memory.recall import Recalled, Scope
+from watchkeeper.memory.recall import Question, Recalled, Scope
 from watchkeeper.memory.recall import recall as recall_from
 from watchkeeper.records.messages import ToolSpec
-from watchkeeper.store import artifacts, facts
+from watchkeeper.store import artifacts, facts, sessions
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.passages import Reads
@@ -79,9 +80,12 @@ class RecallTool:
         def search() -> list[Recalled]:
             with closing(Reads(self._store.path)) as reads:
                 question = self._question(reads, query, kept)
-                return recall_from(
+                found = recall_from(
                     reads, context.session_id, query, scope, limit, reader=context.agent_id, question=question
                 )
+                if scope == Scope.AGENT:
+                    return found
+                return _with_earlier(found, reads, context.session_id, query, limit, question)
 
         loop = asyncio.get_running_loop()
 
@@ -109,6 +113,24 @@ class RecallTool:
         for kind, made in recall.make_vectors(reads, self._store.session_id, embedder):
             kept(lambda tx, kind=kind, made=made: passages.add(tx, kind, embedder.name, made))  # type: ignore[misc]
         return recall.Question(embedder.name, embedder.embed([query])[0])
+
+
+def _with_earlier(
+    found: list[Recalled], reads: Reads, session_id: str, query: str, limit: int, question: Question | None
+) -> list[Recalled]:
+    """What was found, and messages of the sessions that this one continues: at most `limit`, facts first.
+
+    Their facts went along when this session began. If much is found in both, each has half of the room.
+    """
+    earlier = [
+        replace(one, kind=f"message of session {name}")
+        for name in sessions.continued_by(reads, session_id)
+        for one in recall_from(reads, name, query, Scope.SESSION, limit, question=question)
+        if one.fact_id is None
+    ]
+    earlier.sort(key=lambda one: -one.score)
+    kept = found[: max(limit - len(earlier), (limit + 1) // 2)]
+    return [*kept, *earlier[: limit - len(kept)]]
 
 
 def recalled_text(found: list[Recalled]) -> str:
@@ -303,8 +325,9 @@ def _messages(reads: Any, session_id: str, pointer: str) -> str:
             " fact://<hex>"
         )
     agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
-    if reads.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, session_id)) is None:
-        raise ValueError(f"no agent {agent_id} in this session")
+    row = reads.one("SELECT session_id FROM agents WHERE id = ?", (agent_id,))
+    if row is None or row[0] not in (session_id, *sessions.continued_by(reads, session_id)):
+        raise ValueError(f"no agent {agent_id} in this session, or in one that it continues")
     messages = message_rows.load_messages(reads, agent_id, first, last)
     if not messages:
         raise ValueError(f"no messages {first}-{last} of agent {agent_id}")

@@ -169,6 +169,30 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
     return str(rows[0][0])
 
 
+MOST_CONTINUED = 20
+
+
+def continued_by(reads: Any, session_id: str) -> list[str]:
+    """The sessions that this one continues, the newest first, as far as they are not deleted: what `--from` named, what
+    that one had continued, and so on."""
+    found: list[str] = []
+    while len(found) < MOST_CONTINUED:
+        # It is among the first events of a session: that of its first transaction.
+        row = reads.one(
+            "SELECT data FROM events WHERE session_id = ? AND kind = 'session.carried' AND seq <= 8",
+            (session_id,),
+        )
+        earlier = decode_or(row[0], None) if row is not None else None
+        name = earlier.get("session") if isinstance(earlier, dict) else None
+        if not isinstance(name, str) or name in found or name == session_id:
+            break
+        if reads.one("SELECT 1 FROM sessions WHERE id = ? AND deleted_at IS NULL", (name,)) is None:
+            break
+        found.append(name)
+        session_id = name
+    return found
+
+
 # --- How a session's tool processes are contained -----------------------------------------------------------
 #
 # The next host needs this to end the processes that an earlier host left.

@@ -355,3 +355,70 @@ def test_artifacts_named_alike_by_an_agent_are_not_taken_for_a_brief(fixed):
     old.done()
     with closing(Reads(fixed.path)) as reads:
         assert lifecycle.brief_of(reads, "oldold01") is None
+
+
+OUTCOME = "# The port is done\n\n" + "\n".join(f"- part {n} of it" for n in range(60)) + "\n\nTHE VERY END"
+
+
+def ended_with(fixed: Fixed, status: str, reason: str | None) -> None:
+    old = half_done(fixed)
+    agents.move(old.tx, "oldplanr", "done" if reason == OUTCOME else "failed")
+    old.tx.execute(
+        "UPDATE sessions SET status = ?, status_reason = ?, ended_at = 9 WHERE id = 'oldold01'",
+        (status, reason),
+    )
+    old.done()
+
+
+@pytest.mark.parametrize("window", [12_000, 200_000])
+async def test_the_planner_gets_the_complete_outcome_the_folder_and_its_branch(fixed, window):
+    (fixed.workspace / ".git").mkdir()
+    (fixed.workspace / ".git" / "HEAD").write_text("ref: refs/heads/port/emitter\n")
+    ended_with(fixed, "done", OUTCOME)
+    told = fixed.first_message(await fixed.carried(context_tokens=window))
+    assert OUTCOME in told
+    assert f"Its folder: {fixed.workspace}. The branch there: port/emitter." in told
+
+
+async def test_the_planner_is_told_first_what_stopped_the_old_run(fixed):
+    ended_with(fixed, "failed", None)
+    told = fixed.first_message(await fixed.carried())
+    assert "It is failed, 1 of 3 tasks done: unknown." in told
+    assert "The branch there: none, no git repository." in told
+
+
+async def test_an_outcome_that_does_not_fit_says_so_and_where_the_rest_is(fixed):
+    long = "word " * 9_000 + "THE VERY END"
+    ended_with(fixed, "done", long)
+    session = await fixed.carried(context_tokens=12_000)
+    told = fixed.first_message(session)
+    assert "THE VERY END" not in told
+    (whole,) = re.findall(r"… \(the rest: read_back (artifact://sha256/[0-9a-f]{64})\)", told)
+    assert "word word" in fixed.read_back(session, whole)
+
+
+async def test_recall_and_read_back_reach_the_messages_of_the_session_that_is_continued_and_no_other(fixed):
+    half_done(fixed).done()
+    session = await fixed.carried()
+    second = await fixed.carried("Go on", session)
+    stranger = fixed.runtime.start("Else", workspace=fixed.workspace, settings=SessionSettings())
+    for name in (session, second):
+        assert "#2 assistant: The lexer is in src/lex.py" in fixed.read_back(name, "message://oldplanr/2")
+        found = await recalled(fixed, name, "where is the lexer src/lex.py")
+        assert "message of session oldold01" in found
+        assert "message://oldplanr/2" in found
+    with pytest.raises(ValueError, match="no agent oldplanr"):
+        fixed.read_back(stranger, "message://oldplanr/2")
+    assert "oldplanr" not in await recalled(fixed, stranger, "where is the lexer src/lex.py")
+    connection = database.open_writable(fixed.path)
+    connection.execute("UPDATE sessions SET deleted_at = 9 WHERE id = 'oldold01'")
+    connection.close()
+    with pytest.raises(ValueError, match="no agent oldplanr"):
+        fixed.read_back(session, "message://oldplanr/2")
+
+
+async def recalled(fixed: Fixed, session: str, query: str) -> str:
+    """What the recall tool of an agent of that session answers."""
+    tool = memory_tools.RecallTool(SimpleNamespace(path=fixed.path, session_id=session))  # type: ignore[arg-type]
+    context = SimpleNamespace(session_id=session, agent_id=None)
+    return str((await tool.run({"query": query}, context)).content)  # type: ignore[arg-type]

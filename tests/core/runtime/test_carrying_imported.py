@@ -89,7 +89,7 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(fixed, tm
     ):
         assert line in told, told
     last_lines = [content.splitlines()[-1] for content in opened.values()]
-    assert last_lines[:2] == ["I stopped at the lock.", "Mend the cache"]
+    assert {"I stopped at the lock.", "Mend the cache"} <= set(last_lines)
     *cited, whole = opened.values()
     assert all(re.match(r"From session \w+, message://\w+/\d+\n", content) for content in cited)
     assert "## Its plan" in whole
@@ -107,3 +107,46 @@ async def test_what_was_taken_back_is_not_the_last_word(fixed: Fixed, tmp_path: 
     told, _ = await carried(fixed, fixed.one("SELECT id FROM sessions")[0])
     assert "I stopped at the lock." in told
     assert "Dropped it." not in told
+
+
+LONG_SUMMARY = "\n".join(
+    ["1. Request: mend the cache", *(f"   - detail {n} of the cache" for n in range(80)), "THE LAST LINE"]
+)
+DRAFTS = {
+    "tags": "<analysis>\nFirst I draft: SECRET PLAN\n</analysis>\n\n<summary>\n{}\n</summary>",
+    "open": "<Analysis >\nFirst I draft: SECRET PLAN\n<summary>{}</summary>",
+    "headings": "It is continued.\nAnalysis:\nFirst I draft: SECRET PLAN\n\nSummary:\n{}",
+    "none": "{}",
+}
+
+
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+async def test_an_imported_session_hands_on_its_last_summary_files_todos_and_both_last_words(
+    fixed: Fixed, tmp_path: Path, draft: str
+) -> None:
+    (tmp_path / "logs").mkdir()
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("TodoWrite", "t1", todos=TODOS), id="m1")
+    log.result("t1", toolUseResult={"oldTodos": [], "newTodos": TODOS})
+    log.boundary()
+    log.summary(draft.format(LONG_SUMMARY))
+    log.reply(call("Edit", "t2", file_path="/w/cache.py", old_string="a", new_string="b"), id="m2")
+    log.result("t2")
+    log.user("Also keep the old name")
+    log.reply(text("I stopped at the lock."), id="m3")
+    log.write(tmp_path / "logs")
+    take_in(fixed.path, tmp_path / "logs")
+    new = await fixed.carried("Finish it", fixed.one("SELECT id FROM sessions")[0])
+    told = fixed.first_message(new)
+    whole = re.findall(r"artifact://sha256/[0-9a-f]{64}", told)[-1]
+    assert "SECRET PLAN" not in told
+    assert "SECRET PLAN" not in fixed.read_back(new, whole)
+    for said in (
+        LONG_SUMMARY,
+        "cache.py",
+        "Also keep the old name",
+        "I stopped at the lock.",
+        "[pending] 3: Test the cache",
+    ):
+        assert said in told, said
