@@ -122,7 +122,15 @@ async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is
     async with desk.shown("Explore core") as pilot:
         await pilot.press("ctrl+n", "ctrl+s")
         await shows(pilot, "the goal is empty")
-        fill(pilot, goal="audit it", workspace="/srv", model="x/y", budget_usd="2", allow="bash  edit")
+        fill(
+            pilot,
+            goal="audit it",
+            workspace="/srv",
+            model="x/y",
+            budget_usd="2",
+            allow="bash  edit",
+            rules="Use tabs.",
+        )
         await pilot.press("ctrl+s")
         await shows(pilot, "Start: audit it", "up to $2")
         assert not asked
@@ -130,7 +138,11 @@ async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is
         await shows(pilot, "not started: no key")
         await pilot.press("ctrl+s", "y")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
-    assert asked[0] == asked[1] == RunRequest("audit it", "/srv", "x/y", "2", "", (), ("bash", "edit"))
+    assert (
+        asked[0]
+        == asked[1]
+        == RunRequest("audit it", "/srv", "x/y", "2", "", (), ("bash", "edit"), rules="Use tabs.")
+    )
 
 
 MODELS = (
@@ -197,12 +209,12 @@ async def test_without_a_configured_model_the_form_asks_for_one(desk, monkeypatc
 
 def test_what_is_typed_is_never_an_option_of_the_command() -> None:
     request = RunRequest(
-        "--yes", "-w", "--model", budget_usd="-1", deny=("--allow=bash",), from_session="abc"
+        "--yes", "-w", "--model", budget_usd="-1", deny=("--allow=bash",), from_session="abc", rules="--yes"
     )
     words = request.arguments(Path("/w.db"))
     assert words == [
         "run", "--detach", "--json", "--db=/w.db", "--workspace=-w", "--model=--model", "--budget-usd=-1", "--from=abc",
-        "--deny=--allow=bash", "--", "--yes",
+        "--rules=--yes", "--deny=--allow=bash", "--", "--yes",
     ]  # fmt: skip
 
 

@@ -274,6 +274,8 @@ class RunRequest:
     """The session that is continued."""
     base_url: str = ""
     """A server on this machine that has the model."""
+    rules: str = ""
+    """A rule for every agent."""
 
     def arguments(self, database_path: Place) -> list[str]:
         """The arguments of `wk` that ask for it. A value is never taken for an option."""
@@ -285,6 +287,7 @@ class RunRequest:
             ("budget-usd", self.budget_usd),
             ("max-parallel", self.max_parallel),
             ("from", self.from_session),
+            ("rules", self.rules),
         ):
             if value:
                 words.append(f"--{option}={value}")

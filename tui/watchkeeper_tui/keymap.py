@@ -148,13 +148,13 @@ SLASHES: tuple[Slash, ...] = (
     Slash(
         "pin",
         "TEXT, #FACT or NUMBERS",
-        "put a text, or a fact, into every prompt; or keep messages as they are",
+        "make a text, or a fact, a rule for every agent; or keep messages as they are",
         "pin",
     ),
     Slash(
         "unpin",
         "#FACT or NUMBERS",
-        "remove a fact from the prompts, or let messages be compacted again",
+        "withdraw a rule, or let messages be compacted again",
         "unpin",
     ),
     Slash("context", "", "what the agent's context is made of"),

@@ -357,9 +357,10 @@ class AgentMemory:
             self._forgotten_at = self.state.view.version
             self.state.forget_covered()
 
-    def append(self, role: Role, content: Content, *, at: float) -> Recorded:
-        """Add a message. Raises `WindowTooSmall` never; the next `render` does."""
-        return self.record(self.state.append(role, content, at=at))
+    def append(self, role: Role, content: Content, *, at: float, lasting: bool = False) -> Recorded:
+        """Add a message; one that is `lasting` survives compaction. Raises `WindowTooSmall` never; the next
+        `render` does."""
+        return self.record(self.state.append(role, content, at=at, lasting=lasting))
 
     def record(self, change: Change) -> Recorded:
         """A change of the state, with what is true right after it."""

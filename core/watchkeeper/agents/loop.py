@@ -29,11 +29,11 @@ from watchkeeper.agents.agent_state import (
 from watchkeeper.agents.calls import Call, assert_mine, load_calls, mark_unknown
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.later import LaterNews, groups
 from watchkeeper.agents.limits import AgentControl, AgentStopped, BudgetReached, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
-from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.agents.toolbox import Toolbox, named_call
 from watchkeeper.memory.history import Rejection, WindowTooSmall
-from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.records.errors import HostFault, StoreUnusable
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, ToolCallStatus
@@ -41,6 +41,7 @@ from watchkeeper.records.text import cut
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.messages import load_messages
+from watchkeeper.store.plans import Note
 from watchkeeper.store.transaction import Transaction
 
 # --- Accepting a model's reply into the history -------------------------------------------------------------
@@ -62,6 +63,7 @@ def usable(
         if block.get("type") == "text" and not str(block.get("text", "")).strip():
             continue
         if block.get("type") == "tool_use":
+            block = named_call(block)
             given = str(block.get("id") or "")
             use_id = given if given and given not in taken else _fresh_id(taken, turn)
             taken.add(use_id)
@@ -185,7 +187,6 @@ class AgentLoop:
         self._control = control
         self._toolbox = Toolbox(environment, agent, control)
         self._specs = self._toolbox.specs()
-        self._tools_known = len(environment.tools)
         self._limits = limits_of(environment, agent, self._specs)
         self._rested = rested is not None
         self.memory: AgentMemory
@@ -197,7 +198,7 @@ class AgentLoop:
             self.compaction = CompactionRunner(environment, agent, self.memory)
         self._turn = agent.turn
         self.compaction.note_turn(agent.turn)
-        self._system = agent.system
+        self._later = LaterNews(environment, agent, self._toolbox)
         self._used_ids = used_ids(self.memory.state.messages)
         self._continuations = 0
         self._asked_for_result = False
@@ -260,6 +261,7 @@ class AgentLoop:
             reached = self._environment.budgets.reached(self._agent.task_id)
             if reached is not None:
                 return await self._pause_by_budget(reached)
+            await self._deliver_news()
             finishing = await self._take_turn()
         return finishing
 
@@ -339,7 +341,7 @@ class AgentLoop:
         await self._make_room()
         state = self.memory.state
         request = ModelRequest(
-            system=self._system,
+            system=self._agent.system,
             messages=state.rendered(),
             tools=self._specs,
             max_tokens=self._limits.reserve_tokens + thinking_beyond(self._environment, self._agent),
@@ -365,21 +367,9 @@ class AgentLoop:
             calibration = self._environment.calibrations.of(self._agent.model)
             calibration.observe(estimated_tokens=estimated_tokens, reported_tokens=reply.usage.prompt_tokens)
 
-    def _pin(self) -> None:
-        """The session's standing instructions and the tools, as they are now; the prompt changes only when
-        they do."""
-        system = roles.with_pinned(
-            self._agent.system, pinned_lines(self._environment.store, self._environment.session_id)
-        )
-        known = len(self._environment.tools)
-        if system != self._system or known != self._tools_known:
-            self._system, self._tools_known, self._specs = system, known, self._toolbox.specs()
-            self._limits = limits_of(self._environment, replace(self._agent, system=system), self._specs)
-
     async def _make_room(self) -> None:
         """Before a call: keep the bound, publish a compaction that is ready, begin one that is due. Waits for
         no model."""
-        self._pin()
         self.memory.forget_covered()
         state, now = self.memory.state, self._environment.clock.now()
         state.set_limits(self._limits, self._environment.calibrations.of(self._agent.model).ratio)
@@ -462,16 +452,30 @@ class AgentLoop:
         notes = plans.undelivered(store, self._agent.id)
         if not notes:
             return
-        text = roles.inbox_message([(kind, payload) for _, kind, payload in notes])
-        change = self.memory.append("user", self._environment.redact(text), at=self._environment.clock.now())
+        await store.commit(self._messages_for(notes))
+
+    def _messages_for(self, notes: Sequence[Note]) -> Callable[[Transaction], None]:
+        """Write notes as messages: news, and what survives compaction."""
+        made: list[tuple[Recorded, list[Note]]] = []
+        for lasting, group in groups(notes):
+            text = roles.inbox_message([(kind, payload) for _, kind, payload in group])
+            text, now = self._environment.redact(text), self._environment.clock.now()
+            made.append((self.memory.append("user", text, at=now, lasting=lasting), group))
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
-            change.write(tx)
             agents.move(tx, self._agent.id, AgentStatus.WORKING)
-            plans.deliver(tx, self._agent.id, self._agent.task_id, notes, change.last_seq)
+            for change, group in made:
+                change.write(tx)
+                plans.deliver(tx, self._agent.id, self._agent.task_id, group, change.last_seq)
 
-        await store.commit(write)
+        return write
+
+    async def _deliver_news(self) -> None:
+        """Before a call: the rules and tools that came since the agent's prompt was written. They wake no agent."""
+        if news := self._later.read():
+            await self._environment.store.commit(lambda tx: plans.post_all(tx, self._agent.id, news))
+            await self._deliver_inbox()
 
     def _answered(self) -> bool:
         last = self.memory.state.last_seq

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from watchkeeper.agents.approvals import Approvals, Permit
 from watchkeeper.agents.calls import Call, assert_mine, mark_unknown
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
+from watchkeeper.agents.roles import Role
 from watchkeeper.agents.tools.contract import (
     OutsideTool,
     Permission,
@@ -22,10 +24,11 @@ from watchkeeper.agents.tools.contract import (
     ToolResult,
     validate_arguments,
 )
+from watchkeeper.agents.tools.mcp import MCP_TOOL
 from watchkeeper.agents.tools.workers import mark_fault
 from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, raising_host_faults
-from watchkeeper.records.messages import ToolSpec
+from watchkeeper.records.messages import Block, ToolSpec
 from watchkeeper.records.premises import Premises
 from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.records.text import cut
@@ -63,6 +66,27 @@ SHORTEST_KEPT = 8_000
 """Characters of a result that always stay in the context, however small the window."""
 
 
+CALL_TOOL = ToolSpec(
+    "call_tool",
+    "Call a tool that is not in this list: one that a message names after an MCP server came late.",
+    {
+        "type": "object",
+        "properties": {"tool": {"type": "string"}, "input": {"type": "object"}},
+        "required": ["tool", "input"],
+        "additionalProperties": False,
+    },
+)
+"""Offered where an MCP server is awaited: it stands for tools that no list can have later, since the list never changes."""
+
+
+def named_call(block: Block) -> Block:
+    """A call of a tool, also where the model made it with `CALL_TOOL`."""
+    given = block.get("input")
+    if block.get("name") != CALL_TOOL.name or not isinstance(given, dict):
+        return block
+    return block | {"name": str(given.get("tool", "")), "input": given.get("input")}
+
+
 class Toolbox:
     """The tools of one agent, and the carrying out of its calls."""
 
@@ -71,6 +95,7 @@ class Toolbox:
         self._agent = agent
         self._control = control
         self._approvals = Approvals(environment, agent, control, self._has_effects)
+        self._offered: list[ToolSpec] | None = None
         self._result_characters = max(SHORTEST_KEPT, min(100_000, agent.context_limit))
 
     @property
@@ -81,7 +106,36 @@ class Toolbox:
         return [name for name in self._environment.tools_of(self._agent.role) if name in tools]
 
     def specs(self) -> list[ToolSpec]:
-        """What the model is offered; a tool that is denied to the role is left out."""
+        """What the model is offered; a tool that is denied to the role is left out. The tools of MCP servers are
+        those that answered when the agent was created (`agents.later`)."""
+        own = [one for one in self._permitted_specs() if not one.name.startswith(MCP_TOOL)]
+        return [*own, *self.offered()]
+
+    def offered(self) -> list[ToolSpec]:
+        """The tools of MCP servers that the agent is offered from its beginning to its end."""
+        if self._offered is None:
+            environment = self._environment
+            stored = agents.load_tools(environment.store, self._agent.id)
+            self._offered = self.mcp_specs(environment.mcp.first) if stored is None else stored
+        return self._offered
+
+    def offer(self, role: Role) -> list[ToolSpec]:
+        """What a new agent is offered of MCP servers: the tools of those that answer now, and `CALL_TOOL` if others
+        are awaited and its role may call some."""
+        patterns = [MCP_TOOL] if role.tools is None else role.tools
+        may_come = self._environment.mcp.awaited and any(one.startswith((MCP_TOOL, "*")) for one in patterns)
+        self._offered = [*self.mcp_specs(), *([CALL_TOOL] if may_come else [])]
+        return self._offered
+
+    def mcp_specs(self, among: Collection[str] | None = None) -> list[ToolSpec]:
+        """The tools of MCP servers that the agent may call now."""
+        return [
+            one
+            for one in self._permitted_specs()
+            if one.name.startswith(MCP_TOOL) and (among is None or one.name in among)
+        ]
+
+    def _permitted_specs(self) -> list[ToolSpec]:
         environment = self._environment
         return [
             environment.tools[name].spec

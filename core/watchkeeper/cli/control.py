@@ -262,14 +262,26 @@ def redo(opened: SessionHandle, agent: str, as_json: bool) -> int:
 
 @click.command()
 @session_argument
-@click.argument("agent")
-@click.argument("text")
+@click.argument("words", nargs=-1, required=True, metavar="AGENT TEXT")
+@click.option(
+    "--all", "everyone", is_flag=True, help="Send TEXT to all agents, and make it a rule of the session."
+)
 @db_option
 @json_option
 @controls_session
-def steer(opened: SessionHandle, agent: str, text: str, as_json: bool) -> int:
-    """Send AGENT a message. The agent reads it before its next turn."""
-    return command(opened, "steer", as_json, agent_id=opened.agent(agent), payload={"text": text})
+def steer(opened: SessionHandle, words: tuple[str, ...], everyone: bool, as_json: bool) -> int:
+    """Send AGENT a message. The agent reads it before its next turn.
+
+    With --all, leave AGENT out: every agent that has not ended reads TEXT, and agents that are created later have
+    it in their prompt. `wk memory unpin` withdraws it.
+    """
+    if len(words) != (1 if everyone else 2):
+        usage = "wk steer SESSION --all TEXT" if everyone else "wk steer SESSION AGENT TEXT"
+        raise click.UsageError(f"write {usage}; put a text of several words in quotes")
+    payload: dict[str, Any] = {"text": words[-1]}
+    if everyone:
+        return command(opened, "steer", as_json, payload=payload | {"all": True})
+    return command(opened, "steer", as_json, agent_id=opened.agent(words[0]), payload=payload)
 
 
 @click.command()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import sys
 import time
@@ -361,6 +362,34 @@ def _efforts(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
     return found
 
 
+MOST_RULES_BYTES = 32_000
+"""The largest file of rules that is read. What fits into a prompt is checked later."""
+
+
+def _rules(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The rules that were given: each text, and each line of a file."""
+    rules: list[str] = []
+    for text in value:
+        if not text.startswith("@"):
+            rules.append(text)
+            continue
+        try:
+            with Path(text[1:]).expanduser().open("rb") as file:
+                lines = file.read(MOST_RULES_BYTES + 1).decode().splitlines()
+        except (OSError, ValueError) as error:
+            reason = "not text in UTF-8" if isinstance(error, ValueError) else error.strerror or str(error)
+            raise click.BadParameter(f"{clean(text[1:], 200)} cannot be read: {clean(reason, 200)}") from None
+        rules += [re.sub(r"^[-*] ", "", line.strip()) for line in lines if line.strip()]
+    return tuple(rules)
+
+
+rules_option = click.option(
+    "--rules",
+    multiple=True,
+    metavar="TEXT|@FILE",
+    callback=_rules,
+    help="A rule for every agent of the session, or a file with one rule a line (repeatable).",
+)
 allow_model_option = click.option(
     "--allow-model",
     "allow_models",
@@ -403,6 +432,7 @@ allow_model_option = click.option(
     help="How much the models think: off, low, medium, high, xhigh or max, for all roles or for one (repeatable; default:"
     " from the configuration, else the model's own). A model that lacks it uses the nearest.",
 )
+@rules_option
 @allow_model_option
 @click.option("--agent", metavar="PROGRAM", help="With --continue: codex, claude-code or opencode.")
 @click.option(
@@ -782,6 +812,7 @@ def _start(
         budgets=limits,
         needs=needs,
         project=options["project"],
+        rules=tuple(options.get("rules", ())),
     )
     if needs is not None:
         session_id = create_session(path, wanted, prepare=carried.write if carried else None)

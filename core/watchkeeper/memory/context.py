@@ -99,6 +99,8 @@ class ContextState:
         """Message 1, where it is loaded; it may be so although those behind it are not."""
         self._kept: dict[int, Message] = {}
         """The messages that some version pins, which may be covered."""
+        self._lasting: set[int] = set()
+        """Those of them that were pinned as they came (see `append`): undo keeps them pinned."""
         self._odd: dict[int, Content] = {}
         """What is shown of messages that no encoder takes as they are."""
         self._redo: list[int] = []
@@ -146,13 +148,16 @@ class ContextState:
             state.total_tokens = total_tokens
         state._note(ordered)
         state._keep({seq for view in views for seq in view.pins}, {one.seq: one for one in ordered})
+        state._lasting = history.lasting_pins(state._views)
         if newest == state.last_seq:  # else the view covers everything, and an older message alone is no tail
             start = max(0, len(ordered) - 1)
             while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
                 start -= 1
             state.messages = ordered[start:]
         state._redo = history.redo_stack(state._views, state.view)
-        state._held = state._holds(state._redo) or state.view.reason == "undo"
+        state._held = (
+            state._holds(state._redo) or history.before_appends(state._views, state.view).reason == "undo"
+        )
         state._assembly = state._assemble(state.view)
         return state
 
@@ -276,32 +281,47 @@ class ContextState:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
+    def append(
+        self, role: Role, content: Content, *, at: float, tokens: int | None = None, lasting: bool = False
+    ) -> Change:
         """Add a message; where the bound would be passed, a digest takes older ones' place in the same
         change.
 
         O(1) in the length of the history, but for that digest. `tokens`: the raw count where it is known
-        already.
+        already. `lasting`: pin the message, so that it survives compaction where it was said. If all lasting
+        messages need more than a third of the limit, the oldest are unpinned.
         """
-        before = self.tokens
+        before = cached = self.tokens
         content = frozen_content(content)
         counted = count_message(role, content, self.counter) if tokens is None else tokens
-        self.last_seq += 1
+        seq = self.last_seq + 1
+        pins = self._pins_with(seq, counted) if lasting else self.view.pins
+        start = seq if self.view.verbatim_from is None else self.view.verbatim_from
+        views: tuple[View, ...] = ()
+        if (start, pins) != (self.view.verbatim_from, self.view.pins):
+            unpinned = set(self.view.pins) - set(pins)
+            self.view = self._version(replace(self.view, verbatim_from=start, pins=pins), "append", at)
+            views = (self.view,)
+            if unpinned:
+                shown = self._assembly
+                self._assembly = self._assemble(self.view)
+                cached = self._assembly.rendering.shared_with(shown.rendering)
+        self.last_seq = seq
         self.total_tokens += counted
-        message = Message(self.last_seq, role, content, counted, self.total_tokens, at)
+        message = Message(seq, role, content, counted, self.total_tokens, at)
         self.messages.append(message)
         self._note((message,))
         self.notebook.add(message)
         if self.tokens >= self.threshold // 2:
             self.notebook.make(NOTES_A_MESSAGE)
-        views: tuple[View, ...] = ()
-        if self.view.verbatim_from is None:
-            self.view = self._version(replace(self.view, verbatim_from=message.seq), "append", at)
-            views = (self.view,)
+        pushed = self.tokens
         self._assembly.rendering.push(role, self.content_of(message), counted)
+        if lasting:
+            self._keep((seq,))
+            self._assembly.pins += self.tokens - pushed
         whole = self.tokens
         made = [change for change in (self._adopted(message, at), self._fitted(at)) if change is not None]
-        shared = min((each.tokens_before - each.cache_tokens_invalidated for each in made), default=before)
+        shared = min((each.tokens_before - each.cache_tokens_invalidated for each in made), default=cached)
         return Change(
             messages=(message,),
             observations=tuple(one for each in made for one in each.observations),
@@ -577,6 +597,7 @@ class ContextState:
         else:
             self.epoch += 1
         self._keep(fitted.view.pins, {one.seq: one for one in among})
+        self._lasting &= set(fitted.view.pins)
         return self._take(fitted, reason, at)
 
     def preview_edit(
@@ -779,6 +800,19 @@ class ContextState:
             self._covered_pins(view) if pins is None else pins,
         )
 
+    def _pins_with(self, seq: int, tokens: int) -> tuple[int, ...]:
+        """The pins of the view and the message that comes next, less the oldest lasting ones that have no room."""
+        self._lasting.add(seq)
+        pins = self.view.pins
+        room = int(self.limit * fitting.PINS_SHARE) - tokens - sum(self._kept[one].tokens for one in pins)
+        for one in sorted(self._lasting.intersection(pins)):
+            if room >= 0:
+                break
+            room += self._kept[one].tokens
+            self._lasting.discard(one)
+            pins = tuple(kept for kept in pins if kept != one)
+        return (*pins, seq)
+
     def _covered_pins(self, view: View) -> list[Message]:
         """The messages that a view pins and covers.
 
@@ -941,17 +975,20 @@ class ContextState:
             ValueError: it does not fit.
         """
         start = history.uncovered_from(target)
-        parts, assembly = target, self._assemble(target)
+        parts = target
+        if missing := self._lasting - set(target.pins):
+            parts = replace(target, pins=tuple(sorted({*target.pins, *missing})))
+        assembly = self._assemble(parts)
         appended = target.verbatim_from is None and start <= self.last_seq
         if appended or assembly.tokens > self.limit:
-            kept = self._bench(0.0, view=replace(target, verbatim_from=start, elided={})).kept
+            kept = self._bench(0.0, view=replace(parts, verbatim_from=start, elided={})).kept
             later = {
                 seq: short
                 for seq, short in self.view.elided.items()
                 if seq >= start and short.tokens and seq not in kept
             }
             parts = replace(
-                target,
+                parts,
                 verbatim_from=start if start <= self.last_seq else None,
                 elided={**later, **target.elided},
             )

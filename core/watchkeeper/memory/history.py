@@ -230,6 +230,26 @@ def last_change(views: Mapping[int, View], current: View) -> View:
     return view
 
 
+def before_appends(views: Mapping[int, View], current: View) -> View:
+    """The view that `current` only added messages to."""
+    while current.reason == "append" and current.parent is not None:
+        current = _parent(views, current)
+    return current
+
+
+def lasting_pins(views: Mapping[int, View]) -> set[int]:
+    """The messages that were pinned as they came, and are not unpinned since."""
+    lasting: set[int] = set()
+    for view in views.values():
+        parent = views.get(view.parent) if view.parent is not None else None
+        before = set(parent.pins) if parent is not None else set()
+        if view.reason == "append":
+            lasting |= set(view.pins) - before
+        if view.reason in ("append", UNPIN):
+            lasting -= before - set(view.pins)
+    return lasting
+
+
 def undo_targets(views: Mapping[int, View], current: View) -> Iterator[View]:
     """The view before each compaction that led to `current`, the last one first, as far as they are loaded."""
     while True:

@@ -1,4 +1,4 @@
-"""Recall: finding earlier messages and facts again, and keeping standing instructions in every prompt.
+"""Recall: finding earlier messages and facts again, and the rules of a session.
 
 Promises: works with no network and no model; the same query on the same documents gives the same answer; every hit
 says why it was found and carries pointers that `read_back` resolves; any text is a valid query. `memory.ranking` ranks.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from watchkeeper.memory.content import blocks_of, result_text
 from watchkeeper.memory.ranking import PASSAGE_CHARACTERS, Document, Likeness, Query, rank
@@ -28,10 +28,6 @@ from watchkeeper.store.driver import plain
 from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.messages import fold
-
-if TYPE_CHECKING:
-    from watchkeeper.store.transaction import Transaction
-
 
 # --- Texts as vectors, by a small packaged model ------------------------------------------------------------
 #
@@ -464,103 +460,25 @@ def around_first(text: str, pieces: Sequence[str], size: int) -> tuple[str, int]
     return text[start : start + size], start
 
 
-# --- Instructions and facts that stay in every prompt ---------------------------------------------------
+# --- The rules of a session -----------------------------------------------------------------------------
 
-PINNED_CHARACTERS = 6_000
-"""Pinned lines are paid for in every call; the newest stay where they are too many."""
+RULES_CHARACTERS = 6_000
+"""Rules are paid for in every call of every agent. If they are longer, a new agent gets the newest."""
 
 
-def pinned_lines(reads: Any, session_id: str) -> list[str]:
-    """The standing instructions for agents of a session, oldest first, one line each, at most 6,000
-    characters in all."""
+def rule_text(text: str) -> str:
+    """A rule as prompts show it: on one line."""
+    return " ".join(text.split())
+
+
+def session_rules(reads: Any, session_id: str) -> list[str]:
+    """What a person pinned for all agents of a session, oldest first; at most 6,000 characters."""
     kept: list[str] = []
-    room = PINNED_CHARACTERS
+    room = RULES_CHARACTERS
     for row in reversed(facts.pinned_facts(reads, session_id)):
-        line = " ".join(str(row[2]).split())
-        if len(line) > room:
+        rule = rule_text(str(row[2]))
+        if len(rule) > room:
             break
-        room -= len(line)
-        kept.append(line)
+        room -= len(rule)
+        kept.append(rule)
     return kept[::-1]
-
-
-# --- Standing instructions of the user ----------------------------------------------------------------------
-#
-# A pinned line is in every later prompt, so the rule is conservative. A sentence counts if it gives a command
-# (it begins with "always", "never", "from now on", "do not", "make sure", …, or says "you must", "please
-# never", …), is not a question, and is short. Ordinary requests ("fix the test", "don't worry", "it never
-# works") do not count.
-
-LONGEST_INSTRUCTION = 300
-MOST_INSTRUCTIONS = 20
-INSTRUCTED_CHARACTERS = 50_000
-
-_COMMANDS = re.compile(
-    r"^(?:please,? |and |but |also,? |so |note: |important: |remember(?: to| that|:),? )*"
-    r"(?:"
-    r"always,? \w"
-    r"|never,? (?!mind\b|heard\b|seen\b|been\b|got\b|had\b|worked\b|works\b|once\b|again[.!]*$)\w"
-    r"|from now on\b|in (?:the )?future,? |going forward\b|for the rest of\b|at all times\b"
-    r"|(?:do not|don['’]t)(?: ever)? (?!know\b|think\b|understand\b|worry\b|see\b|remember\b|care\b|mind\b|believe\b|like\b|want\b)\w"
-    r"|(?:you|it|this|that|all|every|each|the|any|no|tests?|code|changes?|files?|commits?)\b[^?]{0,120}"
-    r"\b(?:must|shall)(?: not| never)? (?!be (?:a |an |the )?(?:bug|mistake|error|joke)\b)\w"
-    r"|must(?: not| never)? \w"
-    r"|(?:make|be) sure (?:to|that|you|not|all|every|no)\b"
-    r"|under no circumstances\b|without exception\b"
-    r"|you (?:should|may|can) (?:always|never|only)\b|only ever\b"
-    r")",
-    re.I,
-)
-_WITHIN = re.compile(
-    r"[,;:] (?:but |and |please )*(?:always|never|do not|don['’]t ever|from now on|make sure|you must)\b",
-    re.I,
-)
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"'(A-Z])|\n+")
-_BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)]|#+)\s+")
-_FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
-_QUOTE = re.compile(r"^(?: {4}|\t|>).*$", re.M)
-
-
-def standing_instructions(text: str) -> list[str]:
-    """The standing instructions in a user's own message, each one sentence as it was written, in order, each
-    once.
-
-    Code and quotations are passed over: they are not the user's own words. At most 20, of at most 300
-    characters.
-    """
-    text = _QUOTE.sub("\n", _FENCED.sub("\n", text[:INSTRUCTED_CHARACTERS]))
-    found: dict[str, None] = {}
-    for sentence in _SENTENCE.split(text):
-        line = _BULLET.sub("", " ".join(sentence.split())).strip()
-        if not 6 <= len(line) <= LONGEST_INSTRUCTION or line.endswith("?"):
-            continue
-        if _COMMANDS.match(line) or _WITHIN.search(line):
-            found[line] = None
-    return list(found)[:MOST_INSTRUCTIONS]
-
-
-def lift(
-    tx: Transaction,
-    text: str,
-    *,
-    workspace: str,
-    source: str | None = None,
-    agent_id: str | None = None,
-    scope: str = "session",
-) -> list[int]:
-    """Pin the standing instructions of a user's message (a goal, a steering line); returns the ids of those
-    that are new.
-
-    `source`: a pointer to the message that they stand in. For text that a person wrote only: what tools bring
-    and models say is never lifted.
-    """
-    new: list[int] = []
-    for line in standing_instructions(text):
-        kept = facts.add_fact(
-            tx, agent_id=agent_id, workspace=workspace, scope=scope, kind="instruction", text=line,
-            sources=[source] if source else [], pinned=True,
-        )  # fmt: skip
-        if kept.new:
-            new.append(kept.id)
-            tx.event("memory.remembered", agent_id=agent_id, fact=kept.id, fact_kind="instruction")
-    return new

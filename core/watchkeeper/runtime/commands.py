@@ -21,6 +21,7 @@ from watchkeeper.agents.backends.loop import compaction_order
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.later import RULE
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.toolbox import Toolbox
@@ -29,7 +30,6 @@ from watchkeeper.agents.tools.workers import mark_fault
 from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import PassOutcome
 from watchkeeper.memory.history import CompactionPass, Rejection
-from watchkeeper.memory.recall import lift
 from watchkeeper.records.errors import STORE_LOST, BadInput, WatchkeeperError, host_fault
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -41,7 +41,7 @@ from watchkeeper.records.states import (
     SessionStatus,
     TaskStatus,
 )
-from watchkeeper.records.text import one_line
+from watchkeeper.records.text import one_line, plural
 from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
@@ -50,9 +50,6 @@ from watchkeeper.store.commands import CONFLICT, GUARDED, add_grant, revoke_gran
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import SessionStore, Transaction
-
-MOST_PINNED = 2_000
-"""The longest pinned text, in characters; it is part of every prompt."""
 
 T = TypeVar("T")
 
@@ -372,18 +369,37 @@ class CommandQueue:
         text = str(command.payload.get("text") or "").strip()
         if not text:
             raise ValueError("the message is empty; give a text")
+        if command.payload.get("all") is True:
+            await self._steer_all(command, text)
+            return
         agent = self._agent(command)
         if agent.status in AGENT_ENDED:
             raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
         message = {"text": text, "from": command.requested_by}
         said = f"{agent.name} reads it before its next turn"
-        workspace = str(self._host.environment.workspace)
 
         def change(tx: Transaction) -> None:
             plans.post(tx, agent.id, "steer", message)
-            lift(tx, text, workspace=workspace, agent_id=agent.id)
 
         await self._commit(command, said, change)
+
+    async def _steer_all(self, command: Command, text: str) -> None:
+        """Make the text a rule of the session, and send it to each agent that has not ended."""
+        rule = self._rule(text)
+        workspace = str(self._host.environment.workspace)
+        readers = agents.open_ids(self._store, self._store.session_id)
+
+        def change(tx: Transaction) -> None:
+            stored = facts.add_rule(tx, workspace, rule)
+            for agent_id in readers:
+                plans.post(tx, agent_id, RULE, {"text": stored, "from": command.requested_by})
+
+        said = f"{plural(len(readers), 'agent')} read it before the next turn; later agents have it in their prompt"
+        await self._commit(command, said, change)
+
+    def _rule(self, text: str) -> str:
+        """Raises ValueError: it is too long."""
+        return facts.checked_rule(self._host.environment.redact(text))
 
     async def _decide(self, command: Command) -> None:
         wanted = str(command.payload.get("approval") or "")
@@ -515,19 +531,20 @@ class CommandQueue:
             or (fact is None and not (pinned and text))
         ):
             raise ValueError("name a fact by its number" + (", or give a text" if pinned else ""))
-        workspace = str(self._host.environment.workspace)
+        rule, workspace = self._rule(text) if fact is None else "", str(self._host.environment.workspace)
         sources = [str(source) for source in command.payload.get("sources") or () if isinstance(source, str)]
 
         def change(tx: Transaction) -> None:
             if fact is not None:
                 facts.set_pinned(tx, fact, pinned)
             else:
-                facts.add_fact(
-                    tx, agent_id=None, workspace=workspace, scope="session", kind="instruction", text=text[:MOST_PINNED],
-                    sources=sources, pinned=True,
-                )  # fmt: skip
+                facts.add_rule(tx, workspace, rule, sources)
 
-        said = "in every prompt from the next turn on" if pinned else "not in every prompt any more"
+        said = (
+            "running agents read it before the next turn, later agents have it in their prompt"
+            if pinned
+            else "running agents are told that it holds no more, later agents are not given it"
+        )
         await self._commit(command, f"fact {fact}: {said}" if fact is not None else f"pinned: {said}", change)
 
     async def _sync(self, command: Command) -> str:

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.memory.recall import said_in
+from watchkeeper.memory.recall import RULES_CHARACTERS, said_in
 from watchkeeper.records.errors import BadInput, raising_host_faults, reason_of
 from watchkeeper.records.ports import IdSource, random_id
 from watchkeeper.records.states import TASK_ENDED, AgentStatus, CommandStatus, SessionStatus, TaskStatus
@@ -95,6 +95,8 @@ class NewSession:
     """What it needs of a worker; None: it is not queued. The workspace is then a folder of the worker, or none yet."""
     project: str | None = None
     """Whose budgets it shares with other sessions."""
+    rules: tuple[str, ...] = ()
+    """What the person says to all of its agents: in the prompt of each."""
 
 
 def create_session(
@@ -111,7 +113,7 @@ def create_session(
 
     Raises:
         BadInput: the workspace is no folder or contains the database, the goal is empty, a budget cannot
-            be kept, or the project's name has characters that it cannot have.
+            be kept, the rules are too long, or the project's name has characters that it cannot have.
         StoreUnusable: the database cannot be written.
     """
     if wanted.needs is None:
@@ -123,6 +125,7 @@ def create_session(
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
     if wanted.project is not None:
         budgets.check_project(wanted.project)
+    rules = _checked_rules(wanted.rules)
     session_id = new_id()
     at = now if now is not None else time.time()
     try:
@@ -144,12 +147,32 @@ def create_session(
                 needs=wanted.needs.as_json() if wanted.needs is not None else None,
                 project=wanted.project,
             )
+            tx = Transaction(group, session_id, 0, at)
             if prepare is not None:
-                prepare(Transaction(group, session_id, 0, at))
-                group.flush()
+                prepare(tx)
+            for rule in rules:
+                facts.add_rule(tx, _workspace_of(wanted), rule)
+            group.flush()
     except sqlite3.DatabaseError as error:
         raise driver.unusable(database_path, error) from error
     return session_id
+
+
+def _checked_rules(rules: Iterable[str]) -> list[str]:
+    """Rules as they are stored, without secrets.
+
+    Raises:
+        BadInput: one is too long, or all of them are.
+    """
+    try:
+        checked = [facts.checked_rule(user_redactor().text(rule)) for rule in rules]
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    if (total := sum(map(len, checked))) > RULES_CHARACTERS:
+        raise BadInput(
+            f"the rules have {total:,} characters, and the prompt of every agent has room for {RULES_CHARACTERS:,}"
+        )
+    return checked
 
 
 def check_workspace(workspace: Path, database_path: Place) -> None:

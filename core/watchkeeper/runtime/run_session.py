@@ -430,11 +430,12 @@ class Runtime:
         settings: SessionSettings | None = None,
         budgets: dict[str, float] | None = None,
         from_session: str | None = None,
+        rules: Sequence[str] = (),
     ) -> str:
         """Write a session's row; returns its id. Nothing runs before `run`.
 
         `from_session`: a session to continue. The new planner gets its plan, its facts and its last
-        observations.
+        observations. `rules`: what the prompt of every agent says besides.
 
         Raises:
             BadInput: no model is chosen, the configuration is damaged, the workspace is no folder or contains
@@ -455,7 +456,7 @@ class Runtime:
             settings = replace(
                 settings, efforts=session_efforts(config, {}, carried.efforts if carried else {})
             )
-        wanted = NewSession(goal, Path(workspace), ref, settings, budgets or {})
+        wanted = NewSession(goal, Path(workspace), ref, settings, budgets or {}, rules=tuple(rules))
         return create_session(
             self.path,
             wanted,

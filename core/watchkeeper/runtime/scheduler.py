@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ from watchkeeper.agents.roles import Input, Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
-from watchkeeper.memory.recall import lift
+from watchkeeper.memory.recall import session_rules
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Role as MessageRole
+from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
@@ -171,6 +173,14 @@ class Schedule:
             heapq.heappush(self._queue, (task.place, task_id))
 
 
+@dataclass(frozen=True, slots=True)
+class _NewAgent:
+    agent: Agent
+    limits: ContextLimits
+    tools: Sequence[ToolSpec]
+    """What it is offered of MCP servers."""
+
+
 def _new_agent(
     environment: Environment,
     role: Role,
@@ -181,16 +191,21 @@ def _new_agent(
     goal: str,
     agents_md: str | None,
     folder: Path,
-) -> tuple[Agent, ContextLimits]:
-    """An agent that is not stored yet, for a task or (None) as the planner, and the limits of its context."""
-    prompt = roles.system_prompt(role.name, role.prompt, workspace=str(folder), agents_md=agents_md)
+) -> _NewAgent:
+    """An agent that is not stored yet, for a task or (None) as the planner."""
+    rules = session_rules(environment.store, environment.session_id)
+    prompt = roles.system_prompt(
+        role.name, role.prompt, workspace=str(folder), agents_md=agents_md, rules=rules
+    )
     agent = Agent(
         id=environment.new_id(), task_id=task.id if task else None, name=name, role=role.name, model=model,
         attempt=task.attempt if task else 1, system=environment.redact(prompt), status=AgentStatus.WORKING,
         status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
         context_limit=environment.settings.context_tokens or _window_of(environment, model),
     )  # fmt: skip
-    return agent, limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+    toolbox = Toolbox(environment, agent, AgentControl())
+    offered = toolbox.offer(role)
+    return _NewAgent(agent, limits_of(environment, agent, toolbox.specs()), offered)
 
 
 def _window_of(environment: Environment, model: str) -> int:
@@ -202,17 +217,17 @@ def _window_of(environment: Environment, model: str) -> int:
 def _create(
     tx: Transaction,
     environment: Environment,
-    agent: Agent,
-    limits: ContextLimits,
+    new: _NewAgent,
     *,
     parent_agent_id: str | None = None,
     copied_from: str | None = None,
 ) -> AgentMemory:
     """Write an agent's row and its memory, which is empty or a copy of that of `copied_from`."""
+    agent, limits = new.agent, new.limits
     agents.create(
         tx, agent_id=agent.id, name=agent.name, role=agent.role, model=agent.model, system=agent.system,
         goal=agent.current_goal, context_limit=agent.context_limit, task_id=agent.task_id, attempt=agent.attempt,
-        parent_agent_id=parent_agent_id, copied_from=copied_from,
+        parent_agent_id=parent_agent_id, copied_from=copied_from, tools=new.tools,
     )  # fmt: skip
     if copied_from is not None:
         copy_memory(tx, copied_from, agent.id)
@@ -239,9 +254,10 @@ async def dispatch(
             folder = await trees.open(task, role, program=is_program)
         except (GitFailed, OSError) as error:
             raise BadInput(f"its worktree cannot be made: {error}") from error
-    agent, limits = _new_agent(
+    new = _new_agent(
         environment, role, task, name=name, model=model, goal=task.title, agents_md=agents_md, folder=folder
     )
+    agent = new.agent
     place = trees.note_for(task) if trees is not None else ""
     row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
     source = row[0] if row else None
@@ -258,7 +274,7 @@ async def dispatch(
         current = plans.load_task(tx, task.id)
         if current is None or current.status is not TaskStatus.PENDING or current.attempt != task.attempt:
             return
-        memory = _create(tx, environment, agent, limits, parent_agent_id=planner_id, copied_from=source)
+        memory = _create(tx, environment, new, parent_agent_id=planner_id, copied_from=source)
         delta_ref = _delta(tx, task, source)
         text = roles.assignment(
             task,
@@ -268,7 +284,8 @@ async def dispatch(
             resumed_memory=source is not None and task.attempt > 1,
             place=place,
         )
-        memory.append("user", environment.redact(text), at=tx.now).write(tx)
+        # Behind a memory that it was given, its task is not the first message, which stays anyway.
+        memory.append("user", environment.redact(text), at=tx.now, lasting=source is not None).write(tx)
         refs = [one.ref for one in inputs]
         plans.add_handoff(
             tx,
@@ -311,7 +328,7 @@ async def ensure_planner(
     if row[0] is not None:
         return
     goal, workspace = environment.redact(row[1]), str(environment.workspace)
-    agent, limits = _new_agent(
+    new = _new_agent(
         environment,
         role,
         None,
@@ -321,16 +338,14 @@ async def ensure_planner(
         agents_md=agents_md,
         folder=environment.workspace,
     )
+    agent = new.agent
     message = backends.joined([roles.goal_message(goal, workspace), note])
     brief = brief_of(store, store.session_id)
     if brief is not None:
         message += "\n\n" + environment.redact(bounded_text(brief, room_for(agent.context_limit)))
 
     def write(tx: Transaction) -> None:
-        _create(tx, environment, agent, limits).append("user", message, at=tx.now).write(tx)
-        if brief is None or brief.trusted or not brief.same_goal:
-            # The goal of an imported log is not an instruction of the user.
-            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
+        _create(tx, environment, new).append("user", message, at=tx.now).write(tx)
         tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
 
     await store.commit(write)
@@ -369,16 +384,17 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     used = [call.model for call in calls if call.agent == MAIN and call.model]
     # Codex would take its default instead of the session's model.
     model = f"codex/{used[-1]}" if program.name == "codex" and used else outside["model"]
-    agent, limits = _new_agent(
+    new = _new_agent(
         environment, role, None, name=f"{program.name}-before", model=model, goal=goal, agents_md=None,
         folder=environment.workspace,
     )  # fmt: skip
+    agent = new.agent
     said = [(who, environment.redact(text)) for who, text in said]
     record = ProgramRecord(environment, agent)
     plan_id, task_id = environment.new_id(), environment.new_id()
 
     def write(tx: Transaction) -> None:
-        _create(tx, environment, agent, limits, parent_agent_id=planner_id)
+        _create(tx, environment, new, parent_agent_id=planner_id)
         seq = 0
         for who, text in said:
             seq = record.append(tx, who, text)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.messages import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, PriceStatus, ToolSpec, Usage
 from watchkeeper.records.states import (
     AGENT_ENDED,
     AGENT_MOVES,
@@ -101,15 +101,18 @@ def create(
     parent_agent_id: str | None = None,
     attempt: int = 1,
     copied_from: str | None = None,
+    tools: Sequence[ToolSpec] | None = None,
 ) -> None:
+    """`tools`: the tools of MCP servers that it is offered, from now until its end."""
+    offered = None if tools is None else encode([asdict(one) for one in tools])
     tx.execute(
         "INSERT INTO agents (id, session_id, task_id, parent_agent_id, copied_from, name, role, model,"
         " attempt, current_goal,"
-        " system, status, context_limit, created_at, last_active, commit_seq)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " system, status, context_limit, created_at, last_active, commit_seq, tools)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, tx.session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, goal, system, status,
-            context_limit, tx.now, tx.now, tx.commit_seq,
+            context_limit, tx.now, tx.now, tx.commit_seq, offered,
         ),
     )  # fmt: skip
     tx.event(
@@ -121,6 +124,14 @@ def create(
         model=model,
         attempt=attempt,
     )
+
+
+def load_tools(reads: Any, agent_id: str) -> list[ToolSpec] | None:
+    """The tools of MCP servers that an agent is offered; None for an agent that is not stored, or is of an earlier
+    release."""
+    row = reads.one("SELECT tools FROM agents WHERE id = ?", (agent_id,))
+    found = decode_or(row[0], None) if row is not None and row[0] is not None else None
+    return [ToolSpec(**one) for one in found] if isinstance(found, list) else None
 
 
 def move(

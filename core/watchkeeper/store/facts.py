@@ -177,6 +177,34 @@ def add_fact(
     return RememberResult(fact_id, new, tuple(replaced.items()))
 
 
+LONGEST_RULE = 2_000
+"""Characters of one rule: it is in the prompt of every agent."""
+
+
+def checked_rule(text: str) -> str:
+    """A rule on one line.
+
+    Raises:
+        ValueError: it is empty, or too long for every prompt.
+    """
+    rule = normal(text)
+    if not rule:
+        raise ValueError("the rule is empty")
+    if len(rule) > LONGEST_RULE:
+        raise ValueError(f"a rule may have {LONGEST_RULE:,} characters, and this one has {len(rule):,}")
+    return rule
+
+
+def add_rule(tx: Transaction, workspace: str, rule: str, sources: Sequence[str] = ()) -> str:
+    """Pin what a person says to all agents of a session; returns it as it is stored. One that says the same as a known
+    fact is that fact."""
+    made = add_fact(
+        tx, agent_id=None, workspace=workspace, scope="session", kind="instruction", text=rule, sources=sources,
+        pinned=True,
+    )  # fmt: skip
+    return str(tx.one("SELECT text FROM facts WHERE id = ?", (made.id,))[0])
+
+
 def _keep_replaced(tx: Transaction, fact_id: int) -> None:
     """A fact of another session has its history there: this session's event numbers say nothing about it."""
     if tx.one("SELECT 1 FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id)):

@@ -143,6 +143,14 @@ def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Obs
     ]  # fmt: skip
 
 
+def compacted_up_to(reads: Any, agent_id: str) -> int:
+    """The last message that a compaction of the agent covered; 0 if there is none."""
+    row = reads.one(
+        "SELECT max(high_water) FROM compactions WHERE agent_id = ? AND status = 'applied'", (agent_id,)
+    )
+    return int(row[0] or 0)
+
+
 def add_compaction(
     tx: Transaction,
     agent_id: str,

@@ -885,6 +885,7 @@ CREATE TABLE project_budgets (
 
 ELEVENTH = """
 ALTER TABLE approvals ADD COLUMN premises TEXT;
+ALTER TABLE agents ADD COLUMN tools TEXT;
 """
 
 _SCRIPTS = {

@@ -320,7 +320,30 @@ def post(tx: Transaction, agent_id: str, kind: str, payload: dict[str, Any]) -> 
     )
 
 
-def undelivered(reads: Any, agent_id: str) -> list[tuple[int, str, dict[str, Any]]]:
+def post_all(tx: Transaction, agent_id: str, notes: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """`post` of each."""
+    for kind, payload in notes:
+        post(tx, agent_id, kind, payload)
+
+
+Note = tuple[int, str, dict[str, Any]]
+"""One thing in an inbox: its id, its kind and its payload."""
+
+
+def notes_of(
+    reads: Any, session_id: str, agent_id: str, *, after_seq: int = 0
+) -> list[tuple[str, dict[str, Any]]]:
+    """What an agent's inbox has held, oldest first: kind and payload. `after_seq`: what is not delivered, or was
+    delivered with a later message."""
+    rows = reads.all(
+        "SELECT kind, payload FROM inbox WHERE session_id = ? AND agent_id = ?"
+        " AND (delivered_seq IS NULL OR delivered_seq > ?) ORDER BY id",
+        (session_id, agent_id, after_seq),
+    )
+    return [(row[0], decode(row[1])) for row in rows]
+
+
+def undelivered(reads: Any, agent_id: str) -> list[Note]:
     """What waits in an agent's inbox, the oldest first: id, kind and payload."""
     rows = reads.all(
         "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",
@@ -333,7 +356,7 @@ def deliver(
     tx: Transaction,
     agent_id: str,
     task_id: str | None,
-    notes: Sequence[tuple[int, str, dict[str, Any]]],
+    notes: Sequence[Note],
     seq: int,
 ) -> None:
     """Mark the notes as delivered with the agent's message `seq`; the event names the tasks by their titles."""

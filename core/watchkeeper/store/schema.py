@@ -336,7 +336,8 @@ TABLES = (
         compactions INTEGER NOT NULL DEFAULT 0,
         parked_until REAL,
         commit_seq INTEGER,
-        ordinal INTEGER
+        ordinal INTEGER,
+        tools TEXT
         """,
         statements=(
             "CREATE INDEX agents_session ON agents (session_id, ordinal)",
@@ -347,6 +348,7 @@ TABLES = (
         ),
         order="ordinal",
         json={"composition": "object"},
+        json_text={"tools": "array"},
         outside=("model",),
         local=("ordinal",),
     ),

@@ -33,6 +33,22 @@ MISUSED = {
     "a budget that is no number": (["demo", "--budget-seconds", "nan"], "positive amount"),
     "a budget without an end": (["demo", "--budget-usd", "inf"], "positive amount"),
     "too small a context": (["demo", "--context-tokens", "10"], "--context-tokens"),
+    "a rule without words": (
+        ["run", "x", "--model", "offline/surveyor", "--rules", " "],
+        "the rule is empty",
+    ),
+    "a rule that is too long": (
+        ["run", "x", "--model", "offline/surveyor", "--rules", "x" * 2_001],
+        "a rule may have 2,000 characters, and this one has 2,001",
+    ),
+    "too many rules": (
+        ["run", "x", "--model", "offline/surveyor", *(f"--rules={n}{'x' * 1_999}" for n in range(4))],
+        "the rules have 8,000 characters",
+    ),
+    "a file of rules that is not there": (
+        ["run", "x", "--model", "offline/surveyor", "--rules", "@nowhere.md"],
+        "nowhere.md cannot be read",
+    ),
     "an unknown provider": (["run", "x", "--model", "acme/fast"], "anthropic/<model>"),
     "a model without its provider": (
         ["run", "x", "--model", "claude-sonnet-5"],

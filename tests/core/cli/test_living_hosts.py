@@ -92,6 +92,12 @@ def test_while_a_host_lives_others_look_steer_and_pause_but_do_not_drive(stage: 
     assert f"background process {process.pid}" in wk("show", "last").out
 
     assert wk("steer", "last", "one", "turn left", "--json").json["status"] == "applied"
+    for wrong in (["one"], ["one", "hi", "--all"]):
+        refused = wk("steer", "last", *wrong)
+        assert refused.code == 2
+        assert "write wk steer SESSION" in refused.error
+    said = wk("steer", "last", "--all", "Use tabs.")
+    assert "2 agents read it before the next turn; later agents have it in their prompt" in said.out
     assert wk("budget", "last", "--tokens", "1000000").code == 0
     paused = wk("pause", "last", "--json").json
     assert paused.keys() >= {"command", "kind", "status", "result"}

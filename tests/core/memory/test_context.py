@@ -598,6 +598,47 @@ def test_a_pin_costs_the_cache_nothing_and_later_summaries_keep_the_prompt_up_to
     assert after_one.render()[:2] == shown[:2], "the second summary changes the prompt behind the pin only"
 
 
+def restored(state: ContextState) -> ContextState:
+    """The same context, as another host loads it."""
+    return ContextState.restore(
+        state.limits, state.counter, agent_id="agent", messages=state.messages, views=state.views,
+        current=state.view.version,
+    )  # fmt: skip
+
+
+def test_a_lasting_message_is_pinned_as_it_comes_and_survives_summaries_digests_undo_and_restarts(counter):
+    state = ContextState(ContextLimits(3_000, 0), counter)
+    fill(state, 6)
+    said = state.append("user", "Use the port 7411.", at=0.0, lasting=True)
+    assert said.cache_tokens_invalidated == 0
+    assert said.views[-1].pins == (7,)
+    fill(state, 8)
+    assert not isinstance(state.publish(prepared(state, "up to 10", (1, 10)), at=0.0), Rejection)
+    state.append("user", "Never touch vendor/.", at=0.0, lasting=True)
+    state.undo(at=0.0)
+    assert len(state.view.pins) == 2, "undo leads back to other messages, not to what a person did not say"
+    fill(state, 30)
+    assert state.digest(at=0.0) is not None
+    for context in (state, restored(state)):
+        shown = context.render()
+        for words in ("Use the port 7411.", "Never touch vendor/."):
+            assert any(words in text_of([message]) for message in shown[1:]), "in its own place"
+        assert len(context.pins) == 2
+
+
+def test_of_lasting_messages_without_room_the_oldest_are_unpinned(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(2_000, 0), counter)
+    fill(state, 2)
+    state.edit(pin=[1], at=0.0)
+    for number in range(60):
+        state.append("user", f"Rule {number}: " + "word " * 20, at=0.0, lasting=True)
+    assert sum(pin.tokens for pin in state.pins) <= state.limit // 3 + 1
+    assert state.pins[0].seq == 1, "what was pinned by hand stays"
+    assert state.pins[-1].seq == state.last_seq
+    assert state.tokens <= state.limit
+    assert restored(state).pins == state.pins
+
+
 def test_pins_that_leave_too_little_room_are_refused_with_both_numbers(counter: TokenCounter) -> None:
     state = _with_tools(counter)
     state.set_limits(ContextLimits(3_000, 0), 1.0)

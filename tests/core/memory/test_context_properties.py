@@ -69,6 +69,7 @@ class Context(RuleBasedStateMachine):
         """Calls after which the assistant spoke again before there was a result: nobody waited for it any
         more."""
         self.least_limit = self.state.limit
+        self.lasting: list[int] = []
 
     def took(self, change: Change) -> None:
         """What a caller stores is exactly what there is."""
@@ -80,11 +81,11 @@ class Context(RuleBasedStateMachine):
             self.views[view.version] = view
         assert self.views[change.view.version] == change.view
 
-    def say(self, role: str, content: Any) -> None:
+    def say(self, role: str, content: Any, *, lasting: bool = False) -> None:
         before, tokens = (self.state.view, self.state.last_seq), self.state.tokens
         if role == "assistant":
             self.orphans |= set(self.open)
-        change = self.state.append(role, content, at=float(self.state.last_seq))  # type: ignore[arg-type]
+        change = self.state.append(role, content, at=float(self.state.last_seq), lasting=lasting)  # type: ignore[arg-type]
         assert change.messages[0].seq == before[1] + 1
         assert change.messages[0].content == content, "a message is stored as it was said"
         assert change.cache_tokens_invalidated <= tokens, "no more than there was could be cached"
@@ -96,6 +97,16 @@ class Context(RuleBasedStateMachine):
     @rule(size=SIZES, role=st.sampled_from(["user", "assistant"]))
     def talk(self, size: int, role: str) -> None:
         self.say(role, text(size, self.state.last_seq + 1))
+
+    @rule(size=st.integers(1, 60))
+    def say_for_good(self, size: int) -> None:
+        self.lasting.append(self.state.last_seq + 1)
+        self.say("user", text(size, self.state.last_seq + 1), lasting=True)
+
+    @invariant()
+    def the_newest_lasting_message_is_always_pinned(self) -> None:
+        if getattr(self, "lasting", None):
+            assert self.lasting[-1] in self.state.view.pins
 
     @rule(count=st.integers(1, 3), size=SIZES)
     def call_tools(self, count: int, size: int) -> None:
@@ -237,6 +248,8 @@ class Context(RuleBasedStateMachine):
         assert state.tokens == foretold.tokens <= foretold.limit
         assert kind != "pin" or set(how["pin"]) <= set(state.view.pins)
         assert kind != "unpin" or not set(how["unpin"]) & set(state.view.pins)
+        gone = set(how.get("unpin", ()))
+        self.lasting = [seq for seq in self.lasting if seq not in gone]
         if back and context is not None:
             self.took(state.undo(at=0.0))
             assert (state.view, self.rendered()) == (before, context), "undo leads back exactly"

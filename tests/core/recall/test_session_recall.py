@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 from tests.core.recall.conftest import Session
 
-from watchkeeper.memory.recall import recall
-from watchkeeper.store import database
+from watchkeeper.memory.recall import recall, session_rules
+from watchkeeper.store import database, facts
 from watchkeeper.store.search.index import index_until
 
 Start = Callable[..., Session]
@@ -213,21 +213,23 @@ def test_who_knew_the_old_answer_gets_the_one_that_replaces_it(start: Start) -> 
     assert texts(start(), "deploys") == ["Nobody deploys any more"]
 
 
-def test_a_standing_instruction_of_a_person_is_never_superseded_by_an_agents_own_words(
-    session: Session,
-) -> None:
-    from watchkeeper.memory.recall import lift, pinned_lines
-
-    session.do(
-        lambda tx: lift(tx, "All tests must pass. Always use port 8080.", workspace=str(session.workspace))
-    )
+def test_a_rule_of_a_person_is_never_superseded_by_an_agents_own_words(session: Session) -> None:
+    for rule in ("All tests must pass.", "Always use port 8080."):
+        session.do(lambda tx, rule=rule: facts.add_rule(tx, str(session.workspace), rule))
     session.use("ann", "remember", text="Always use port 9000.", kind="decision")
-    assert len(pinned_lines(session.store, session.id)) == 2
+    assert session_rules(session.store, session.id) == ["All tests must pass.", "Always use port 8080."]
+
+
+def test_rules_are_bounded_and_the_newest_stay(session: Session) -> None:
+    for number in range(60):
+        rule = f"Never do thing {number:03d} " + "x" * 200
+        session.do(lambda tx, rule=rule: facts.add_rule(tx, str(session.workspace), rule))
+    rules = session_rules(session.store, session.id)
+    assert sum(map(len, rules)) <= 6_000
+    assert "thing 059" in rules[-1]
 
 
 def test_what_an_agent_is_told_of_the_session_is_what_holds_and_what_it_may_see(start: Start) -> None:
-    from watchkeeper.store import facts
-
     earlier, session = start(), start()
     earlier.use("ann", "remember", text="The owner is Ann", scope="workspace")
     earlier.use("ann", "remember", text="Only for the earlier session")

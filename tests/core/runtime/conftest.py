@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,16 @@ class Bench:
         self.session = ""
 
     def start(
-        self, script: Any, *, budgets: dict[str, float] | None = None, window: int = 60_000, **settings: Any
-    ) -> str:
+        self, script: Any, *, budgets: dict[str, float] | None = None, window: int = 60_000,
+        rules: Sequence[str] = (), **settings: Any,
+    ) -> str:  # fmt: skip
         self.model.script = script
         self.model.context_window = window
         settings.setdefault("approval_timeout_seconds", 0.0)
         self.session = self.runtime.start(
-            "reach the goal", workspace=self.workspace, settings=SessionSettings(**settings), budgets=budgets
-        )
+            "reach the goal", workspace=self.workspace, settings=SessionSettings(**settings), budgets=budgets,
+            rules=rules,
+        )  # fmt: skip
         return self.session
 
     async def run(self, **options: Any) -> HostResult:

@@ -214,23 +214,13 @@ async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed)
 
 
 @pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0), ("export:run", 0)])
-async def test_standing_instructions_stand_only_if_they_were_given_here(fixed, origin, pinned):
+async def test_rules_are_carried_only_if_they_were_given_here(fixed, origin, pinned):
     old = Old(fixed.path, fixed.workspace, origin=origin)
     old.say("Go", "Yes")
     old.fact("Always use tabs", kind="instruction", pinned=True)
     old.done()
     session = await fixed.carried()
     assert fixed.all("SELECT pinned FROM facts WHERE session_id = ?", session) == [(pinned,)]
-
-
-@pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0)])
-async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(fixed, origin, pinned):
-    goal = "Port the parser. Always use tabs."
-    Old(fixed.path, fixed.workspace, origin=origin, goal=goal).done()
-    session = await fixed.carried(goal)
-    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned = 1", session) == (pinned,)
-    other = await fixed.carried("Go on. Always use tabs.")
-    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned = 1", other) == (1,)
 
 
 async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fixed):

@@ -6,17 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
-from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+from tests.core.runtime.working import Work
+from tests.support.scripted import PlannedRun, call, flat, role_of, said, task, task_of, turns
 
 from watchkeeper.agents.agent_state import AgentMemory, Recorded
 from watchkeeper.agents.compaction import CompactionRunner
+from watchkeeper.agents.roles import rules_in
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
-from watchkeeper.records.messages import ModelRequest
+from watchkeeper.records.messages import ModelRequest, Purpose
 from watchkeeper.store import database, facts, plans
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Queries, sqlite3
@@ -150,9 +153,9 @@ async def test_a_pause_that_met_no_host_does_not_stop_the_next_resume(one, gate)
     assert "resumed since" in one.command(late)["result"]
 
 
-async def test_steering_reaches_the_agent_once_and_a_standing_instruction_every_later_prompt(bench, gate):
+async def test_steering_reaches_one_agent_once_and_no_other(bench, gate):
     bench.start(PlannedRun([task("a"), task("b", needs=("a",))], steps(4, gate)))
-    text = "Never touch the vendor folder."
+    text = "Never touch the vendor folder. You must always use port 7411."
 
     async def steer() -> None:
         agent = await bench.hanging()
@@ -162,9 +165,135 @@ async def test_steering_reaches_the_agent_once_and_a_standing_instruction_every_
     assert (await bench.run_while(steer)).exit_code == 0
     last = [each for each in bench.model.requests if "Please do a." in flat(each.messages)][-1]
     assert flat(last.messages).count(f"A person says: {text}") == 1
-    later = [each for each in bench.model.requests if "Please do b." in flat(each.messages)]
-    assert later
-    assert all(f"- {text}" in each.system for each in later)
+    others = [each for each in bench.model.requests if "Please do a." not in flat(each.messages)]
+    assert all("7411" not in each.system + flat(each.messages) for each in others)
+    assert bench.query("SELECT count(*) FROM facts WHERE pinned = 1") == [(0,)]
+
+
+def of_agents(bench: Bench) -> dict[str, list[ModelRequest]]:
+    """The calls of each agent, the planner's by its role."""
+    found: dict[str, list[ModelRequest]] = {}
+    for each in bench.model.requests:
+        if each.purpose is Purpose.REFLECTOR:
+            continue
+        found.setdefault("planner" if role_of(each) == "planner" else task_of(each), []).append(each)
+    return found
+
+
+def assert_prefixes_stay(bench: Bench) -> None:
+    """Each call of an agent repeats the system prompt, the tools and the messages of the call before it."""
+    for calls in of_agents(bench).values():
+        for before, after in pairwise(calls):
+            assert (after.system, after.tools) == (before.system, before.tools)
+            stable = list(before.messages[:-1])
+            assert list(after.messages[: len(stable)]) == stable
+
+
+async def test_what_a_person_says_to_all_reaches_running_agents_as_a_message_and_later_ones_in_their_prompt(
+    bench, gate
+):
+    bench.start(PlannedRun([task("a"), task("b", needs=("a",))], steps(4, gate)))
+    text, pinned = "Never touch the vendor folder.", "The port is 8443,\n  also in tests."
+
+    async def say() -> None:
+        await bench.hanging()
+        await bench.applied(bench.submit("steer", payload={"text": text, "all": True}))
+        same = text.removesuffix(".").replace("Never", "never")
+        await bench.applied(bench.submit("pin", payload={"text": same}))
+        await bench.applied(bench.submit("pin", payload={"text": pinned}))
+        gate.set()
+
+    assert (await bench.run_while(say)).exit_code == 0
+    assert_prefixes_stay(bench)
+    calls = of_agents(bench)
+    for name in ("planner", "a"):
+        last = flat(calls[name][-1].messages)
+        assert last.count(f"A person set this rule for every agent: {text}") == 1
+        assert last.count("A person set this rule for every agent: The port is 8443, also in tests.") == 1
+        assert text not in calls[name][-1].system
+    assert "A person set this rule" not in flat(calls["b"][-1].messages)
+    assert rules_in(calls["b"][0].system) == [text, "The port is 8443, also in tests."]
+
+
+async def test_the_rules_of_a_new_session_are_in_the_prompt_of_every_agent(bench):
+    bench.start(PlannedRun([task("a")]), rules=("Use tabs.", "Never  touch\nvendor/."))
+    assert (await bench.run()).exit_code == 0
+    assert_prefixes_stay(bench)
+    for each in bench.model.requests:
+        assert rules_in(each.system) == ["Use tabs.", "Never touch vendor/."]
+        assert "A person set this rule" not in flat(each.messages)
+
+
+async def test_an_agent_is_told_of_a_rule_that_a_person_withdrew(bench, gate):
+    bench.start(PlannedRun([task("a"), task("b", needs=("a",))], steps(4, gate)))
+
+    async def change_their_mind() -> None:
+        await bench.hanging()
+        await bench.applied(bench.submit("pin", payload={"text": "Use tabs."}))
+        fact = bench.query("SELECT id FROM facts WHERE pinned = 1")[0][0]
+        gate.set()
+        await bench.until(lambda state: bench.agent("b"))
+        await bench.applied(bench.submit("unpin", payload={"fact": fact}))
+
+    script = bench.model.script
+    held = asyncio.Event()
+
+    def slow(request: ModelRequest) -> Any:
+        b_began = role_of(request) != "planner" and task_of(request) == "b" and turns(request) == 2
+        if b_began and bench.query("SELECT count(*) FROM facts WHERE pinned = 1") == [(1,)]:
+            return held
+        return script(request)
+
+    bench.model.script = slow
+
+    async def then_go_on() -> None:
+        await change_their_mind()
+        held.set()
+
+    assert (await bench.run_while(then_go_on)).exit_code == 0
+    assert_prefixes_stay(bench)
+    last = of_agents(bench)["b"][-1]
+    assert "- Use tabs." in last.system
+    assert flat(last.messages).count("A person withdrew this rule: Use tabs.") == 1
+
+
+async def test_what_a_person_said_survives_compaction_where_they_said_it(bench):
+    work = Work(count=30, words=450)
+    work.hold_turn = 3
+    bench.start(work, window=12_000)
+
+    async def say() -> None:
+        agent = await bench.until(lambda state: bench.model.hanging and bench.agent())
+        await bench.applied(bench.submit("steer", agent_id=agent["id"], payload={"text": "Mind the gap."}))
+        await bench.applied(bench.submit("pin", payload={"text": "Use tabs."}))
+        work.turn_gate.set()
+
+    assert (await bench.run_while(say)).exit_code == 0
+    agent = bench.agent()["id"]
+    memory = AgentMemory.stored(Queries(database.open_readonly(bench.path)), agent, default_counter())
+    assert memory.state.view.verbatim_from > memory.state.pins[-1].seq, "both are compacted"
+    shown = memory.state.render()
+    for words in ("A person says: Mind the gap.", "A person set this rule for every agent: Use tabs."):
+        assert any(words in flat([message]) for message in shown)
+    assert len({each.system for each in of_agents(bench)["a"]}) == 1
+    bench.assert_sound()
+
+
+async def test_a_rule_of_an_earlier_release_that_no_prompt_holds_reaches_its_agent_as_a_message(one, gate):
+    assert (await run_and(one, "pause", payload=NOW)).exit_code == 5
+    gate.set()
+    writer = sqlite3.connect(one.path)
+    with writer:
+        writer.execute(
+            "INSERT INTO facts (session_id, workspace, scope, kind, text, digest, pinned, created_at) SELECT id, workspace,"
+            " 'session', 'instruction', 'Use tabs.', 'd', 1, 1.0 FROM sessions"
+        )
+        writer.execute("UPDATE agents SET tools = NULL")
+    writer.close()
+    one.submit("resume")
+    assert (await one.run()).exit_code == 0
+    assert_prefixes_stay(one)
+    assert "A person set this rule for every agent: Use tabs." in flat(of_agents(one)["a"][-1].messages)
 
 
 async def test_cancelling_a_task_ends_its_agent_at_once_and_the_planner_is_told(bench, gate):
@@ -408,21 +537,3 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(one)
     finally:
         feed.close()
         writer.close()
-
-
-async def test_a_pinned_text_is_in_every_prompt_from_the_next_turn_on_until_it_is_unpinned(one, gate):
-    systems: list[str] = []
-    script = one.model.script
-    one.model.script = lambda request: (systems.append(request.system), script(request))[1]
-
-    async def pin() -> None:
-        await one.hanging()
-        await one.applied(one.submit("pin", payload={"text": "The port is 8443.", "sources": []}))
-        gate.set()
-
-    assert (await one.run_while(pin)).exit_code == 0
-    assert "The port is 8443." not in systems[0]
-    assert "The port is 8443." in systems[-1]
-    fact = one.query("SELECT id FROM facts WHERE pinned = 1")[0][0]
-    await one.run(once=one.submit("unpin", payload={"fact": fact}))
-    assert one.query("SELECT pinned FROM facts WHERE id = ?", fact) == [(0,)]

@@ -50,6 +50,12 @@ FIELDS = (
         "none",
     ),
     Field(
+        "rules",
+        "Rules",
+        "what every agent keeps to, in the prompt of each; or @ and the name of a file with one rule a line",
+        "none",
+    ),
+    Field(
         "allow",
         "Allow",
         "tools that run without a question, by spaces, such as bash edit; empty: as configured",
@@ -278,7 +284,7 @@ class StartScreen(WatchScreen):
             goal=typed["goal"], workspace=typed["workspace"], model=typed["model"], budget_usd=typed["budget_usd"],
             max_parallel=typed["max_parallel"], allow_models=tuple(typed["allow_models"].split()),
             allow=tuple(typed["allow"].split()), deny=tuple(typed["deny"].split()), from_session=self._from_session,
-            base_url=self._servers.get(typed["model"], ""),
+            base_url=self._servers.get(typed["model"], ""), rules=typed["rules"],
         )  # fmt: skip
 
     def action_begin(self) -> None:

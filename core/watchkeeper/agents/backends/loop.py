@@ -45,10 +45,10 @@ from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
 from watchkeeper.agents.calls import Call, assert_mine
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.later import LaterNews
 from watchkeeper.agents.limits import Admission, AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.worktrees import GitFailed
-from watchkeeper.memory.recall import pinned_lines
 from watchkeeper.models.failures import limit_wait_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
 from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
@@ -237,6 +237,7 @@ class ProgramLoop:
         self._waiting = False
         """The model has nothing more to do, and waits for what runs in the background."""
         self._record = ProgramRecord(environment, agent)
+        self._later = LaterNews(environment, agent, None)
 
     @property
     def turn(self) -> int:
@@ -315,6 +316,7 @@ class ProgramLoop:
             return opened
         await self._settle_cut_turn()
         if self._begins_anew:
+            self._later.forgotten = self._record.last_seq
             await self._tell_earlier_work()
         while True:
             if self._control.pause_reason is not None:
@@ -327,6 +329,7 @@ class ProgramLoop:
                 if self._agent.task_id is None:
                     return await self._rest()
                 await self._append("user", GO_ON)
+            await self._deliver_news()
             if (reached := self._environment.budgets.reached(self._agent.task_id)) is not None:
                 await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
                 return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
@@ -404,9 +407,8 @@ class ProgramLoop:
         if known is not None and _is_there(known.folder):
             folder = Path(known.folder)
         environ = program.environment(services.environ, agent.id)
-        system = roles.with_pinned(agent.system, pinned_lines(self._store, environment.session_id))
         spec = BackendSpec(
-            folder=folder, instructions=system, environ=environ, model=program.model_of(agent.model),
+            folder=folder, instructions=agent.system, environ=environ, model=program.model_of(agent.model),
             session=known.program_session if known is not None else None,
             memory=await services.serve(agent, self._control) if services.serve is not None else None,
             options=program.options, denied=self._limits(BY_CONFIGURATION), withheld=self._limits(BY_ROLE),
@@ -1078,6 +1080,12 @@ class ProgramLoop:
             "SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (self._agent.id,)
         )
         return mail is not None
+
+    async def _deliver_news(self) -> None:
+        """The rules that came since the agent's prompt was written, again after each compaction of the program."""
+        if news := self._later.read():
+            await self._store.commit(lambda tx: plans.post_all(tx, self._agent.id, news))
+            await self._deliver_inbox()
 
     async def _deliver_inbox(self) -> None:
         notes = plans.undelivered(self._store, self._agent.id)

@@ -371,11 +371,11 @@ def _line(text: str) -> str:
 # --- The workspace's instructions for agents: AGENTS.md -----------------------------------------------------
 
 MOST_INSTRUCTION_BYTES = 32_000
-"""About 8,000 tokens: it is pinned, so that every call of every agent carries it."""
+"""About 8,000 tokens: it is in the system prompt of every agent."""
 
 
 def agents_md(workspace: Path) -> str | None:
-    """The text of the workspace's AGENTS.md, at most `MOST_BYTES` of it; None if there is none.
+    """The text of the workspace's AGENTS.md, at most `MOST_INSTRUCTION_BYTES` of it; None if there is none.
 
     One that cannot be read, or that is a link out of the workspace, counts as none.
 
@@ -408,17 +408,21 @@ class Input:
     """The name of the task that made it."""
 
 
-def system_prompt(role: str, instructions: str, *, workspace: str, agents_md: str | None) -> str:
-    """The system prompt of an agent: role, place, and the workspace's own instructions.
+def system_prompt(
+    role: str, instructions: str, *, workspace: str, agents_md: str | None, rules: Sequence[str] = ()
+) -> str:
+    """The system prompt of an agent: role, place, the person's rules, and the workspace's own instructions.
 
-    The first line is `Role: <name>`. It is made once, when the agent is, so that every prompt has the same
-    prefix.
+    The first line is `Role: <name>`. The prompt is made once, when the agent is created, and never changes: all
+    prompts of an agent have the same prefix. What comes later reaches the agent as a message (`agents.later`).
     """
     parts = [
         f"Role: {role}",
         instructions.strip(),
         f"The workspace is the folder {workspace}. Paths are relative to it.",
     ]
+    if rules:
+        parts.append("\n- ".join([RULES_HEADING, *rules]))
     if agents_md:
         parts.append(
             f"Instructions of this workspace (AGENTS.md):\n<agents_md>\n{agents_md.strip()}\n</agents_md>"
@@ -426,15 +430,13 @@ def system_prompt(role: str, instructions: str, *, workspace: str, agents_md: st
     return "\n\n".join(parts)
 
 
-def with_pinned(system: str, pinned: Sequence[str]) -> str:
-    """The system prompt with a person's standing instructions: in every call, whatever is compacted."""
-    if not pinned:
-        return system
-    return (
-        system
-        + "\n\nStanding instructions of the person you work for:\n"
-        + "\n".join(f"- {line}" for line in pinned)
-    )
+RULES_HEADING = "Rules of the person you work for, for every agent:"
+
+
+def rules_in(system: str) -> list[str]:
+    """The rules that a system prompt holds."""
+    section = system.partition(RULES_HEADING + "\n- ")[2].partition("\n\n")[0]
+    return section.split("\n- ") if section else []
 
 
 def goal_message(goal: str, workspace: str) -> str:
@@ -506,6 +508,12 @@ def _headline(kind: str, payload: dict[str, Any]) -> str:
             return f"Task {task} was cancelled by a person."
         case "steer":
             return f"A person says: {payload.get('text', '')}"
+        case "rule":
+            withdrawn = payload.get("withdrawn")
+            start = "A person withdrew this rule" if withdrawn else "A person set this rule for every agent"
+            return f"{start}: {payload.get('text', '')}"
+        case "tools":
+            return str(payload.get("text", ""))
         case "nudge":
             return str(payload.get("text", ""))
         case "resumed":

@@ -166,6 +166,10 @@ class McpTool:
         return await self.link.call(self.remote_name, arguments)
 
 
+MCP_TOOL = "mcp__"
+"""How the name of each tool of an MCP server begins."""
+
+
 class McpServers:
     """All servers of one host, started together and ended together. A server that fails to start is tried
     again, at growing intervals, and whenever an agent calls one of its tools.
@@ -194,6 +198,8 @@ class McpServers:
             _Link(name, server, workspace, environ, containment) for name, server in servers.items()
         ]
         self._tools: dict[str, Tool] = {}
+        self.first: frozenset[str] = frozenset()
+        """The names of the tools that were there at `start`."""
         self.warnings: list[str] = []
         """One line for each server or tool that cannot be used, after `start`."""
 
@@ -207,10 +213,16 @@ class McpServers:
                 self.warnings.append(f"MCP server {link.name} offers no tools: {failure}; it is tried again")
         if self._silent:
             self._retrying = asyncio.create_task(self._retry(), name="mcp-retry")
+        self.first = frozenset(self._tools)
+
+    @property
+    def awaited(self) -> list[str]:
+        """The names of the servers that have not answered yet."""
+        return sorted(link.name for link in self._silent)
 
     async def look_for(self, tool: str) -> None:
         """An agent calls a tool that is not there: if its server has not answered yet, ask it now."""
-        for link in [one for one in self._silent if tool.startswith(f"mcp__{one.name}__")]:
+        for link in [one for one in self._silent if tool.startswith(f"{MCP_TOOL}{one.name}__")]:
             await self._ask_late(link)
 
     async def _retry(self) -> None:
@@ -223,7 +235,7 @@ class McpServers:
     async def _ask_late(self, link: _Link) -> None:
         before = set(self._tools)
         if link in self._silent and await self._ask(link) is None and self.on_late is not None:
-            own = f"mcp__{link.name}__"
+            own = f"{MCP_TOOL}{link.name}__"
             found = {
                 name: tool
                 for name, tool in self._tools.items()
@@ -281,7 +293,7 @@ def tool_name(server: str, tool: str) -> str:
     """The name under which a model calls a server's tool: valid for the Messages API, and the same in every
     run."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", tool)
-    name = f"mcp__{server}__{plain}"
+    name = f"{MCP_TOOL}{server}__{plain}"
     if plain == tool and len(name) <= LONGEST_NAME:
         return name
     digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[:6]
