@@ -192,7 +192,7 @@ def edit(
 @json_option
 @controls_session
 def pin(opened: SessionHandle, fact: str, as_json: bool) -> int:
-    """Add a fact (its number, or a new text) to every prompt of the session."""
+    """Make a fact (its number), or a new text, a rule for every agent of the session."""
     from watchkeeper.cli.control import command
 
     number = fact.removeprefix("#")
