@@ -385,6 +385,9 @@ async def test_a_message_to_codex_while_only_its_command_runs_is_sent_at_once(pr
         in_turn("turn/completed", turn=COMPLETED),
     ]
     turns = [["then", {"turn": {"id": "u"}}, STILL_MAKES], ["then", {"turn": {"id": "v"}}, over]]
+    turns.append(
+        ["then", {"turn": {"id": "w"}}, [in_turn("turn/completed", turn={"id": "w", "status": "completed"})]]
+    )
     programs.play("codex", "gpt-5")
     programs.script(replies=RUNS | {"turn/start": ["each", turns]})
 

@@ -63,6 +63,10 @@ class Codex(rpc.RpcBackend):
         config: dict[str, Any] = {"shell_environment_policy": {"inherit": "core", "set": marks},
                                   "tools": {"update_plan": {"enabled": True}}, **spec.options.get("config", {})}
         config["projects"] = _projects(spec.folder)
+        # What the person's own Codex settings add to the sandbox does not count here.
+        wider = object_of(config.pop("sandbox_workspace_write", None))
+        roots, network = list(wider.get("writable_roots", [])), bool(wider.get("network_access", False))
+        config |= {"sandbox_workspace_write.writable_roots": roots, "sandbox_workspace_write.network_access": network}
         if "bash" in spec.denied:
             config |= {"features.shell_tool": False, "features.unified_exec": False}
         if spec.memory is not None:
@@ -87,6 +91,8 @@ class Codex(rpc.RpcBackend):
         opened = await self.request("thread/resume" if spec.session else "thread/start", params)
         self._thread = text_at(opened, "thread", "id")
         self._set = {"approvalPolicy": policy, "approvalsReviewer": "user", "sandbox": _SANDBOXES.get(sandbox, sandbox)}
+        if sandbox == "workspace-write":
+            self._set |= {"writable folders": sorted(map(str, roots)), "network access": network}
         self._strayed = ""
         if other := self._differs(object_of(opened)):
             raise rpc.PermissionsNotHeld(f"Codex does not confirm its permissions: {other}")
@@ -95,7 +101,10 @@ class Codex(rpc.RpcBackend):
 
     def _differs(self, reported: dict[str, Any]) -> str:
         """What Codex reports of its permissions that is not as it was set."""
-        said = {**reported, "sandbox": object_of(reported.get("sandbox") or reported.get("sandboxPolicy")).get("type")}
+        sandbox = object_of(reported.get("sandbox") or reported.get("sandboxPolicy"))
+        roots = sandbox.get("writableRoots")
+        said = {**reported, "sandbox": sandbox.get("type"), "network access": sandbox.get("networkAccess", False),
+                "writable folders": sorted(map(str, roots)) if isinstance(roots, list) else []}
         return ", ".join(
             f"{name} is {str(said.get(name))[:60]} instead of {wanted}" for name, wanted in self._set.items()
             if said.get(name) != wanted
