@@ -332,6 +332,20 @@ STILL_MAKES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("more", [{"writableRoots": ["/srv"]}, {"networkAccess": True}])
+async def test_codex_gets_no_prompt_with_a_wider_sandbox_than_was_set(programs: Programs, more: Any) -> None:
+    """As with `sandbox_workspace_write` of the person's own Codex settings."""
+    programs.play("codex", "gpt-5")
+    wider = {"thread": {"id": "t"}, "sandbox": {"type": "workspaceWrite"} | more}
+    await programs.played(replies={"thread/start": wider})
+    assert "Codex does not confirm its permissions" in str(programs.agent()["status_reason"])
+    assert programs.prompts() == []
+    ((_, asked),) = programs.received("thread/start")
+    config = asked["params"]["config"]
+    assert config["sandbox_workspace_write.writable_roots"] == []
+    assert config["sandbox_workspace_write.network_access"] is False
+
+
 RUNS = {
     "thread/start": {"thread": {"id": "t"}},
     "thread/backgroundTerminals/list": {"data": [{"itemId": "c1"}]},
