@@ -94,7 +94,7 @@ class LedgerModel:
             self._done |= {item["task"] for item in inbox_of(message) if item["kind"] == "task_done"}
         news = inbox_of(messages[-1])
         if failed := dict.fromkeys(item["task"] for item in news if item["kind"] == "task_failed"):
-            return [self._use("rerun_task", {"task": name}) for name in failed]
+            return [self._use("rerun_task", {"task": name, "reason": "it failed"}) for name in failed]
         if news and JOIN in self._done:
             return [self._use("finish_session", {"summary": "all is done"})]
         return [text("I wait for the tasks.")]

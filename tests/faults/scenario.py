@@ -90,7 +90,9 @@ class Script:
         unread = [item for message in request.messages[replied:] for item in inbox_of(message)]
         failed = [item["task"] for item in unread if item["kind"] == "task_failed"]
         if failed:
-            return [call("rerun_task", {"task": name}, f"rerun/{name}") for name in failed]
+            return [
+                call("rerun_task", {"task": name, "reason": "it failed"}, f"rerun/{name}") for name in failed
+            ]
         over = {
             item["task"]
             for message in request.messages

@@ -109,7 +109,7 @@ async def failing_and_run_again(bench: Bench) -> None:
                 return [
                     call("revise_task",
                      {"task": "beta", "instructions": "Now otherwise.", "role": "writer"}, "r1"),
-                    call("rerun_task", {"task": "alpha"}, "r2"),
+                    call("rerun_task", {"task": "alpha", "reason": "again"}, "r2"),
                 ]  # fmt: skip
             return super().plan(request)
 

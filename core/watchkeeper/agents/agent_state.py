@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from watchkeeper.agents.limits import BudgetReached
+from watchkeeper.agents.roles import Input
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import (
@@ -33,6 +35,7 @@ from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import encode
+from watchkeeper.store.plans import Task
 from watchkeeper.store.snapshot import composition_of
 from watchkeeper.store.transaction import Transaction
 
@@ -402,6 +405,45 @@ RESULT_CHARACTERS = 2_000
 """Longest part of a task's result that the planner receives as text; the whole is an artifact."""
 
 
+def inputs_of(reads: Any, task: Task) -> list[Input]:
+    """The outputs of the tasks that a task depends on, by task and name."""
+    found: list[Input] = []
+    for need in task.depends_on:
+        other = plans.load_task(reads, need)
+        if other is None or other.assigned_agent is None:
+            continue
+        outputs = reads.all(
+            "SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,)
+        )
+        names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
+        wanted = set(other.expected_outputs)
+        kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
+        # Only the promised outputs are handed on; the others can still be read by name.
+        promised = [one for one in kept if one.name in wanted or one.name.startswith("result/")]
+        found += promised if wanted else kept
+    return found
+
+
+def missing_outputs(reads: Any, agent: Agent, folder: Path) -> list[str]:
+    """The expected outputs of the agent's task that are not there: artifacts that it did not save, files that its folder
+    does not hold."""
+    task = plans.load_task(reads, agent.task_id) if agent.task_id is not None else None
+    if task is None or not task.expected_outputs:
+        return []
+    saved = {name for name, _ in produced_by(reads, agent.id)}
+    return [one for one in task.expected_outputs if not _is_there(one, saved, folder)]
+
+
+def _is_there(output: str, saved: Collection[str], folder: Path) -> bool:
+    if not output.startswith(plans.FILE_OUTPUT):
+        return output in saved
+    return (folder / output.removeprefix(plans.FILE_OUTPUT)).is_file()
+
+
+ENDED_STALE = "its inputs changed while it ran"
+"""Why a task is stale whose result the planner has not been told."""
+
+
 def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: int, seq: int) -> None:
     """The agent reported done: its task, its output cache, the planner's inbox."""
     assert agent.task_id is not None
@@ -419,11 +461,15 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
     )
     agents.move(tx, agent.id, AgentStatus.DONE)
     tx.execute("UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id))
-    plans.finish(
-        tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id
-    )
+    refs = [result_ref, *(ref for _, ref in produced)]
+    used = plans.inputs_hash([one.ref for one in inputs_of(tx, task)], task.instructions)
+    if task.status is TaskStatus.STALE or task.inputs_hash not in (None, used):
+        # What it builds on is made again, or has changed: `lifecycle.settle_stale` decides what this result is worth.
+        plans.keep_result(tx, task.id, text, refs)
+        plans.move(tx, task.id, TaskStatus.STALE, ENDED_STALE)
+        return
+    plans.finish(tx, task.id, result=text, artifact_refs=refs, agent_id=agent.id)
     delta = memory_delta(tx, agent, task.name, text, produced, memory_ref)
-    missing = [name for name in task.expected_outputs if name not in {one for one, _ in produced}]
     tell_planner(
         tx,
         "task_done",
@@ -433,7 +479,6 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
         memory_delta=delta,
         learned=learned_by(tx, agent.id),
-        **({"missing_outputs": missing} if missing else {}),
         **_waiting_changes(tx, task.id),
     )
 
@@ -487,7 +532,8 @@ def finish_session(tx: Transaction, planner_id: str, status: str, summary: str) 
 def pause(tx: Transaction, agent: Agent, reason: str, *, tell: bool) -> None:
     """The agent and its task are paused; with `tell`, the planner gets a notice."""
     agents.move(tx, agent.id, AgentStatus.PAUSED, reason)
-    if agent.task_id is not None:
+    task = plans.load_task(tx, agent.task_id) if agent.task_id is not None else None
+    if agent.task_id is not None and task is not None and task.status is not TaskStatus.STALE:
         plans.move(tx, agent.task_id, TaskStatus.PAUSED, reason, agent=agent.id)
         if tell:
             tell_planner(tx, "task_paused", agent.task_id, error=reason)
@@ -502,7 +548,7 @@ def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> No
     plans.post(tx, row[0], kind, {"task": task.name, "title": task.title, **payload})
 
 
-def produced_by(tx: Transaction, agent_id: str) -> list[tuple[str, str]]:
+def produced_by(tx: Any, agent_id: str) -> list[tuple[str, str]]:
     """What an agent saved, the newest of each name, in order of name: `(name, reference)`."""
     rows = tx.all(
         "SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = 'artifact' ORDER BY id", (agent_id,)

@@ -51,6 +51,8 @@ from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import decode
 from watchkeeper.store.transaction import Transaction
 
+BY_CONFIGURATION = "The configuration denies this. Nothing was done."
+"""What a model reads of a call that no person may allow."""
 PRESENCE_SECONDS = 1.0
 """How soon a host that denies unwatched questions learns that the last who watched has left."""
 
@@ -65,7 +67,7 @@ class Permit:
     """With the input that is to run."""
     allowed: bool
     reason: str = ""
-    """Why it is denied."""
+    """Why it is denied, as the model reads it."""
     subject_digest: str = ""
     """Digest of the file whose change a person approved; empty if none did."""
     premises: Premises | None = None
@@ -344,10 +346,7 @@ class Approvals:
         await environment.store.commit(
             partial(self._settle, call=call, question_id=question_id, granted=granted, in_time=in_time)
         )
-        permit = self._answered(call, question_id)
-        if not permit.allowed and note:
-            permit = replace(permit, reason=f"{permit.reason} ({note})")
-        return permit
+        return self._answered(call, question_id)
 
     async def _answer(self, call: Call, question_id: str, cause: str, decided: asyncio.Event) -> bool:
         """Wait for a person's answer; False if none came in time. A time of 0 counts only while no person
@@ -391,18 +390,15 @@ class Approvals:
     def _answered(self, call: Call, question_id: str) -> Permit:
         """The stored answer of a question."""
         row = self._environment.store.one(
-            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input, a.cause, a.premises FROM approvals a"
+            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input, a.cause, a.premises, a.note FROM approvals a"
             " JOIN tool_calls c ON c.id = a.tool_call_id WHERE a.id = ?",
             (question_id,),
         )
-        status, reason, digest, scope, edited, cause, premises = row
+        status, reason, digest, scope, edited, cause, premises, note = row
         if status == ApprovalStatus.EXPIRED and cause == CONFLICT:
             return Permit(call, True, subject_digest=digest or "")  # the tool goes on without an answer
         if status != ApprovalStatus.APPROVED:
-            silent = "a person denied it" if status == ApprovalStatus.DENIED else "the approval timed out"
-            if cause == CONFLICT and status == ApprovalStatus.DENIED:
-                silent = "a person cancelled this merge; nothing was changed"
-            return Permit(call, False, reason or silent)
+            return Permit(call, False, _denial(status, reason, cause, note))
         if edited is not None:
             original = call.original if call.original is not None else call.arguments
             call = replace(call, arguments=decode(edited), original=original)
@@ -411,10 +407,21 @@ class Approvals:
             return (
                 Permit(call, True, program=granted[1])
                 if granted is not None
-                else Permit(call, False, "its grant was revoked")
+                else Permit(call, False, "The grant that allowed this was revoked. Nothing was done.")
             )
         rests_on = Premises.decoded(decode(premises)) if premises is not None else None
         return Permit(call, True, subject_digest=digest or "", premises=rests_on)
+
+
+def _denial(status: str, reason: str | None, cause: str | None, note: str | None) -> str:
+    """What a model reads in the place of a result."""
+    why = f": '{reason}'" if reason else ""
+    if status == ApprovalStatus.DENIED:
+        return f"A person {'cancelled this merge' if cause == CONFLICT else 'denied this'}{why}. Nothing was done."
+    if status == ApprovalStatus.EXPIRED:
+        why = f" ({note})" if cause == "repetition" else ""
+        return f"No person answered in time, so this was denied{why}. Nothing was done."
+    return f"The question was withdrawn{why}. Nothing was done."
 
 
 def change_of(before: Premises, now: Premises, workspace: Path) -> str:

@@ -32,11 +32,12 @@ from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.later import LaterNews, groups
 from watchkeeper.agents.limits import AgentControl, AgentStopped, BudgetReached, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
+from watchkeeper.agents.session_tools import BESIDE, ENDS_TURN
 from watchkeeper.agents.toolbox import Toolbox, named_call
 from watchkeeper.memory.history import Rejection, WindowTooSmall
 from watchkeeper.records.errors import HostFault, StoreUnusable
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
-from watchkeeper.records.states import AgentStatus, ToolCallStatus
+from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
 from watchkeeper.records.text import cut
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
@@ -145,6 +146,15 @@ def text_of(content: list[Block]) -> str:
     return "\n".join(str(block.get("text", "")) for block in content if block.get("type") == "text").strip()
 
 
+def _as_work(outputs: Sequence[str]) -> str:
+    """What is still to do for these expected outputs."""
+    files = [one.removeprefix(plans.FILE_OUTPUT) for one in outputs if one.startswith(plans.FILE_OUTPUT)]
+    names = [one for one in outputs if not one.startswith(plans.FILE_OUTPUT)]
+    parts = [f"saved {', '.join(f'`{one}`' for one in names)}"] if names else []
+    parts += [f"written {', '.join(files)}"] if files else []
+    return " and ".join(parts)
+
+
 MOST_CONTINUATIONS = 3
 """How often the model is asked to continue a reply that was cut at its output limit."""
 
@@ -203,6 +213,10 @@ class AgentLoop:
         self._continuations = 0
         self._asked_for_result = False
         """After a reply that said nothing; once for a task."""
+        self._asked_for_outputs = False
+        """After an ending without its expected outputs; once for a task."""
+        self._missing: list[str] = []
+        """Expected outputs that were not there at the newest reply without calls."""
         self._squeezed = False
         """Compacted after "prompt too long"; once for a call."""
         self._repetition = Repetition()
@@ -325,7 +339,7 @@ class AgentLoop:
         if ending is not None:
             return ending
         if not uses:
-            return await self._continue_reply(called.reply.stop_reason, text_of(content))
+            return await self._continue_reply(called.reply, text_of(content))
         return await self._finish_turn(content)
 
     def _intent(self, block: Block) -> tuple[str, str, bool, str]:
@@ -398,10 +412,14 @@ class AgentLoop:
         asked = succeeded(calls, "compact")
         finish = succeeded(calls, "finish_session")
         ending = None
-        if finish is not None:
+        if self._only_planned(calls):
+            ending = RunResult(TaskOutcome.IDLE)
+        elif finish is not None:
             ending = RunResult(
                 TaskOutcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done")
             )
+        elif (said := self._final_word(calls)) is not None:
+            ending = RunResult(TaskOutcome.DONE, said)
         snapshot = self.memory.snapshot() if ending is not None else None
 
         def write(tx: Transaction) -> None:
@@ -427,6 +445,34 @@ class AgentLoop:
         if begun is None or isinstance(begun, Rejection):
             await self._environment.store.commit(write)
         return ending
+
+    def _only_planned(self, calls: list[Call]) -> bool:
+        """Whether a reply of the planner changed the plan, did nothing else, and leaves tasks to wait for."""
+        names = {call.name for call in calls}
+        if self._agent.task_id is not None or not names or not names <= ENDS_TURN | BESIDE:
+            return False
+        if names <= BESIDE or any(call.status is not ToolCallStatus.DONE for call in calls):
+            return False
+        tasks = plans.all_standings(self._environment.store, self._environment.session_id)
+        return any(task.status in (TaskStatus.PENDING, TaskStatus.RUNNING) for task in tasks)
+
+    def _final_word(self, calls: list[Call]) -> str | None:
+        """The text of a reply that ends the task with what it saves; None for any other."""
+        if self._agent.task_id is None or not calls:
+            return None
+        if any(call.name not in BESIDE or call.status is not ToolCallStatus.DONE for call in calls):
+            return None
+        if not any(
+            isinstance(call.arguments, dict) and call.arguments.get("final") is True for call in calls
+        ):
+            return None
+        store, folder = self._environment.store, self._environment.folder_of(self._agent.task_id)
+        row = store.one(
+            "SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ?", (self._agent.id, self._turn)
+        )
+        content = self._message(row[0]).content
+        said = text_of(content) if isinstance(content, list) else ""
+        return None if says_nothing(said) or agent_state.missing_outputs(store, self._agent, folder) else said
 
     async def _settle_open_turn(self) -> RunResult | None:
         """After a crash or a pause: finish the turn whose results message is missing, if there is one."""
@@ -492,10 +538,16 @@ class AgentLoop:
         self._environment.live.show(self._agent.id, "idle")
         return RunResult(TaskOutcome.IDLE)
 
-    async def _continue_reply(self, stop_reason: str, said: str) -> RunResult | None:
+    async def _continue_reply(self, reply: Reply, said: str) -> RunResult | None:
         self._continuations += 1
-        if stop_reason == "max_tokens":
-            text = "Your reply was cut at its length limit. Go on where it stopped."
+        if reply.stop_reason == "max_tokens":
+            text = (
+                f"Your reply was cut at the limit of {self._limits.reserve_tokens:,} tokens. Go on where it stopped; write"
+                " what is longer than that in parts."
+            )
+        elif self._missing and reply.stop_reason != "pause_turn":
+            self._asked_for_outputs = True
+            text = f"You have not {_as_work(self._missing)}. Do it now, or say why not."
         elif says_nothing(said):
             self._asked_for_result = True
             text = "Your reply was empty. Say your result in a few sentences, or what keeps you from it."
@@ -509,6 +561,7 @@ class AgentLoop:
 
     def _how_it_ends(self, stop_reason: str, said: str) -> RunResult | None:
         """The result of a reply without tool calls; None: ask the model to continue."""
+        self._missing = []
         if stop_reason in ("max_tokens", "pause_turn") and self._continuations < MOST_CONTINUATIONS:
             return None
         if stop_reason == "refusal":
@@ -517,7 +570,15 @@ class AgentLoop:
             return RunResult(TaskOutcome.IDLE)
         if says_nothing(said) and not self._asked_for_result:
             return None
-        return RunResult(TaskOutcome.DONE)
+        folder = self._environment.folder_of(self._agent.task_id)
+        self._missing = agent_state.missing_outputs(self._environment.store, self._agent, folder)
+        if not self._missing:
+            return RunResult(TaskOutcome.DONE)
+        if not self._asked_for_outputs:
+            return None
+        return RunResult(
+            TaskOutcome.FAILED, f"it ended without its expected outputs: {', '.join(self._missing)}"
+        )
 
     async def _fail(self, reason: str) -> RunResult:
         return await self._fail_after(reason, None)

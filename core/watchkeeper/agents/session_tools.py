@@ -17,17 +17,21 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
+import mimetypes
+import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
-from watchkeeper.agents.roles import ISOLATIONS
+from watchkeeper.agents.roles import ISOLATIONS, PLANNER, Role
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.ports import IdSource
 from watchkeeper.records.states import AGENT_ENDED, TASK_ENDED, AgentStatus, TaskStatus
+from watchkeeper.records.tool_inputs import open_regular, resolve_target
 from watchkeeper.store import agents, artifacts, plans
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
@@ -99,10 +103,7 @@ _TASK = {
             "type": "string",
             "description": "all that the sub-agent needs: it sees nothing else of the plan",
         },
-        "role": {
-            "type": "string",
-            "description": "explorer, researcher, coder, reviewer, writer, or a role of this workspace",
-        },
+        "role": {"type": "string"},
         "depends_on": {
             "type": "array",
             "items": {"type": "string"},
@@ -111,12 +112,7 @@ _TASK = {
         "expected_outputs": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "names of artifacts to save",
-        },
-        "inputs": {
-            "type": "array",
-            "items": {"type": "string"},
-            "description": "names of artifacts that it builds on",
+            "description": "what must exist at its end: names of artifacts, or `file:PATH` for a file of the workspace",
         },
         "model": {"type": "string", "description": "another model than the session's"},
         "isolation": {
@@ -126,33 +122,41 @@ _TASK = {
             " programs that write); `none`: in the workspace itself",
         },
     },
-    "required": ["name", "title", "instructions", "role"],
+    "required": ["name", "instructions", "role"],
 }
+ENDS_TURN = frozenset({"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task"})
+"""After a reply of the planner that only changed the plan, its turn is over: the next call comes with news."""
+BESIDE = frozenset({"remember", "save_artifact"})
+"""What a reply may also do without being more than a change of the plan, or than the end of a task."""
+INPUTS_AGAIN = "what it builds on is made again"
+"""Why an agent is paused whose task became stale while it worked."""
+_MOST_ROLES = 40
+_ENDS = "Make all changes of the plan in one reply: it ends your turn."
 _NAME = {"task": {"type": "string", "description": "the task's name or id"}}
 
 
 class PlanTools:
-    """Makes the planner's tools. `roles` are the names that a task's role may have."""
+    """Makes the planner's tools. `roles` are those that a task may have."""
 
-    def __init__(self, new_id: IdSource, roles: frozenset[str]) -> None:
+    def __init__(self, new_id: IdSource, roles: Mapping[str, Role]) -> None:
         self._new_id = new_id
-        self._roles = roles
+        self._roles = {name: role for name, role in roles.items() if name != PLANNER}
 
     def tools(self) -> list[FunctionTool]:
-        whole = _TASK["properties"]
-        assert isinstance(whole, dict)
+        properties = _TASK["properties"]
+        assert isinstance(properties, dict)
+        whole = properties | {"role": {"type": "string", "description": self._what_roles_can()}}
+        task = _TASK | {"properties": whole}
         return [
             tool(
                 "create_plan",
-                "Make the plan: tasks with dependencies. Tasks whose dependencies are done run in parallel,"
-                " each by a sub-agent of"
-                " its own. Call it once; change the plan with the other tools. Then end your turn: results"
-                " arrive as messages.",
-                {"goal": {"type": "string"}, "tasks": {"type": "array", "items": _TASK, "minItems": 1}},
-                ["goal", "tasks"],
+                "Make the plan, once: one task, or several with dependencies. Each task is done by a sub-agent of its own;"
+                " tasks whose dependencies are done run in parallel. It ends your turn.",
+                {"goal": {"type": "string"}, "tasks": {"type": "array", "items": task, "minItems": 1}},
+                ["tasks"],
                 self.create_plan,
             ),
-            tool("add_task", "Add a task to the plan.", whole, list(_TASK["required"]), self.add_task),
+            tool("add_task", f"Add a task to the plan. {_ENDS}", whole, list(_TASK["required"]), self.add_task),
             tool(
                 "revise_task",
                 "Change the title, instructions, role or dependencies of a task that is not running.",
@@ -170,10 +174,10 @@ class PlanTools:
             tool(
                 "rerun_task",
                 "Do a task again from its start, as a new attempt. It keeps its memory unless `fresh`. Tasks"
-                " that depend on it"
-                " run again only if what they build on has changed.",
-                _NAME | {"fresh": {"type": "boolean"}},
-                ["task"],
+                " that depend on it stop, and run again only if what they build on has changed.",
+                _NAME | {"reason": {"type": "string", "description": "why, and what to do differently"},
+                         "fresh": {"type": "boolean"}},
+                ["task", "reason"],
                 self.rerun_task,
             ),
             tool("drop_task", "Give a task up. Those that depend on it run without it.",
@@ -188,7 +192,10 @@ class PlanTools:
         ]  # fmt: skip
 
     def create_plan(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        goal = text_of(arguments, "goal")
+        goal = (
+            text_of(arguments, "goal", default="")
+            or tx.one("SELECT goal FROM sessions WHERE id = ?", (tx.session_id,))[0]
+        )
         wanted = arguments["tasks"]
         if len(wanted) > MOST_TASKS:
             raise ValueError(f"{len(wanted)} tasks are too many; at most {MOST_TASKS}, so make them larger")
@@ -226,7 +233,10 @@ class PlanTools:
         title = text_of(arguments, "title", default=task.title)
         instructions = text_of(arguments, "instructions", default=task.instructions)
         role = self._role(text_of(arguments, "role", default=task.role))
-        outputs = names_of(arguments, "expected_outputs") or list(task.expected_outputs)
+        outputs = list(task.expected_outputs)
+        if "expected_outputs" in arguments:
+            outputs = names_of(arguments, "expected_outputs")
+        self._refuse_files(task.name, role, outputs)
         tx.keep_replaced("tasks", task.id, "instructions", "role", "expected_outputs")
         tx.execute(
             "UPDATE tasks SET title = ?, instructions = ?, role = ?, expected_outputs = ? WHERE id = ?",
@@ -253,7 +263,7 @@ class PlanTools:
         task = find_task(tx, arguments)
         if task.attempt >= MOST_ATTEMPTS:
             raise ValueError(f"{task.name} had {task.attempt} attempts; drop it, or make another task of it")
-        rerun(tx, task, fresh=bool(arguments.get("fresh")))
+        rerun(tx, task, fresh=bool(arguments.get("fresh")), reason=text_of(arguments, "reason", limit=4_000))
         return self._told(tx, task.parent_plan_id, f"re-runs {task.name}")
 
     def drop_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -294,6 +304,9 @@ class PlanTools:
         if name in known:
             raise ValueError(f"two tasks are named {name!r}; names must be unique")
         model = one.get("model")
+        role = self._role(text_of(one, "role", default="explorer", limit=120))
+        outputs = names_of(one, "expected_outputs")
+        self._refuse_files(name, role, outputs)
         plans.add_task(
             tx,
             task_id=self._new_id(),
@@ -302,18 +315,35 @@ class PlanTools:
             position=position,
             title=text_of(one, "title", default=name, limit=400),
             instructions=text_of(one, "instructions"),
-            role=self._role(text_of(one, "role", default="explorer", limit=120)),
+            role=role,
             model=model if isinstance(model, str) and model else None,
-            expected_outputs=names_of(one, "expected_outputs"),
+            expected_outputs=outputs,
             isolation=one.get("isolation"),
         )
         return name
 
     def _role(self, role: str) -> str:
-        if role not in self._roles or role == "planner":
-            offered = ", ".join(sorted(self._roles - {"planner"}))
-            raise ValueError(f"there is no role {role!r}; there are {offered}")
+        if role not in self._roles:
+            raise ValueError(f"there is no role {role!r}; there are {', '.join(sorted(self._roles))}")
         return role
+
+    def _refuse_files(self, task: str, role: str, outputs: Sequence[str]) -> None:
+        files = [one.removeprefix(plans.FILE_OUTPUT) for one in outputs if one.startswith(plans.FILE_OUTPUT)]
+        for file in files:
+            if not file or os.path.isabs(file) or os.path.normpath(file).startswith(".."):
+                raise ValueError(f"{task}: {plans.FILE_OUTPUT}{file} is no path inside the workspace")
+        if files and not self._roles[role].changes_files:
+            able = ", ".join(sorted(name for name, one in self._roles.items() if one.changes_files))
+            raise ValueError(
+                f"{task}: the role {role} cannot write the file {files[0]}; give the task to one that can ({able}),"
+                " or expect an artifact"
+            )
+
+    def _what_roles_can(self) -> str:
+        """Each role with what it may change, for the model that chooses one."""
+        listed = [f"{name} ({role.can})" for name, role in sorted(self._roles.items())]
+        more = ["…"] if len(listed) > _MOST_ROLES else []
+        return "; ".join([*listed[:_MOST_ROLES], *more])
 
 
 def find_task(tx: Transaction, arguments: dict[str, Any]) -> Task:
@@ -351,8 +381,11 @@ def resume(tx: Transaction, task: Task, message: str) -> None:
     plans.post(tx, agent.id, "resumed", {"text": message})
 
 
-def rerun(tx: Transaction, task: Task, *, fresh: bool) -> None:
-    """Start the next attempt of a task; finished tasks downstream become stale.
+def rerun(tx: Transaction, task: Task, *, fresh: bool, reason: str = "") -> list[str]:
+    """Start the next attempt of a task. Tasks downstream that are done, run or are paused become stale: those that run stop at
+    their next step, and withdraw what they ask. Returns the names of those that had not ended.
+
+    `lifecycle.settle_stale` decides about them when their inputs are there again.
 
     Raises:
         ValueError: it never ran.
@@ -362,16 +395,22 @@ def rerun(tx: Transaction, task: Task, *, fresh: bool) -> None:
     stop_agent(tx, task, "re-run")
     if task.status in (TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE) or task.status in TASK_ENDED:
         plans.move(tx, task.id, TaskStatus.PENDING, "re-run" + (" (fresh)" if fresh else ""))
-    tx.keep_replaced("tasks", task.id, "result", "artifact_refs", "inputs_hash")
+    tx.keep_replaced("tasks", task.id, "result", "artifact_refs", "inputs_hash", "rerun_reason")
     tx.execute(
         "UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL,"
         " error = NULL,"
-        " artifact_refs = '[]', inputs_hash = NULL, failures = 0 WHERE id = ?",
-        (None if fresh else task.assigned_agent, task.id),
+        " artifact_refs = '[]', inputs_hash = NULL, failures = 0, rerun_reason = ? WHERE id = ?",
+        (None if fresh else task.assigned_agent, reason or None, task.id),
     )
+    stopped = []
     for other in downstream(plans.load_tasks(tx, tx.session_id), task.id):
-        if other.status is TaskStatus.DONE:
-            plans.move(tx, other.id, TaskStatus.STALE, f"{task.name} is run again")
+        if other.status not in (TaskStatus.DONE, TaskStatus.RUNNING, TaskStatus.PAUSED):
+            continue
+        if other.status is not TaskStatus.DONE and other.assigned_agent is not None:
+            stopped.append(other.name)
+            agents.cancel_questions(tx, other.assigned_agent, other.id, f"{task.name} is run again")
+        plans.move(tx, other.id, TaskStatus.STALE, f"{task.name} is run again")
+    return stopped
 
 
 def stop_agent(tx: Transaction, task: Task, reason: str) -> None:
@@ -573,16 +612,20 @@ def artifact_tools() -> list[FunctionTool]:
     return [
         tool(
             "save_artifact",
-            "Keep something you made, under a name: text, or JSON. In JSON, an object {\"$artifact\": name"
-            " or reference} is"
-            " replaced by that artifact's own JSON, so that large results need not pass through your"
-            " context.",
+            "Keep something you made, under a name: text, JSON, or a file of the workspace (`path`). In JSON, an object"
+            ' {"$artifact": name} is replaced by that artifact\'s own JSON, so that large results need not pass through'
+            " your context.",
             {
                 "name": {"type": "string"},
                 "content": {"type": ["string", "object", "array"], "description": "text, an object or a list"},
+                "path": {"type": "string", "description": "a file to save, in place of `content`"},
                 "media_type": {"type": "string"},
+                "final": {
+                    "type": "boolean",
+                    "description": "true: the text beside this call is your result, and the task ends",
+                },
             },
-            ["name", "content"],
+            ["name"],
             save,
         ),
         tool(
@@ -613,7 +656,11 @@ def artifact_tools() -> list[FunctionTool]:
 def save(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     name = _name(arguments)
     content = arguments.get("content")
-    if isinstance(content, str):
+    if (content is None) == (arguments.get("path") is None):
+        raise ValueError("give either `content` or `path`")
+    if content is None:
+        data, media_type = _file_of(text_of(arguments, "path", limit=4_000), context)
+    elif isinstance(content, str):
         data, media_type = content.encode("utf-8", "replace"), "text/plain"
         if name.endswith(".md"):
             media_type = "text/markdown"
@@ -622,6 +669,27 @@ def save(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
         data, media_type = _dump(whole), "application/json"
     wanted = arguments.get("media_type")
     return _store(tx, context, name, data, wanted if isinstance(wanted, str) and wanted else media_type)
+
+
+def _file_of(path: str, context: ToolContext) -> tuple[bytes, str]:
+    """The bytes and the media type of a file of the workspace.
+
+    Raises:
+        ValueError: there is none, or it cannot be saved.
+    """
+    target = resolve_target(context.workspace, path)
+    if target is None:
+        raise ValueError(f"{path} leads out of the workspace")
+    try:
+        descriptor = open_regular(target, context.protected)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(LARGEST + 1)
+    with suppress(UnicodeDecodeError):
+        data = str(context.redact(data.decode())).encode()
+    guess = "text/markdown" if path.endswith(".md") else mimetypes.guess_type(path)[0]
+    return data, guess or "text/plain"
 
 
 def read(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from watchkeeper.agents.approvals import Approvals, Permit
+from watchkeeper.agents.approvals import BY_CONFIGURATION, Approvals, Permit
 from watchkeeper.agents.calls import Call, assert_mine, mark_unknown
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
@@ -44,6 +44,7 @@ from watchkeeper.store.commands import (
     editable,
     unified_diff,
 )
+from watchkeeper.store.database import protected_files
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
@@ -52,6 +53,7 @@ _NOT_SO_ANY_MORE = {
     PREMISES_CHANGED: "not run: its shell, folder or script changed after the question was answered",
 }
 """Answers of a worker to what a person approved, and why the person is asked again."""
+NOT_AFTER_DENIAL = "[not run] An earlier call of this reply was denied, so this one did not run."
 _SHORTAGE = "The machine ran out of memory or of another resource while this call was running."
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
@@ -154,10 +156,15 @@ class Toolbox:
     async def carry_out(self, calls: list[Call]) -> None:
         """Run every call that has not ended, until a pause is requested.
 
-        Neighbouring calls that only read run side by side.
+        Neighbouring calls that only read run side by side. After a call that was denied, the rest of the reply does not run.
         """
         waiting = [call for call in calls if call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING)]
         while waiting and self._control.pause_reason is None:
+            if agents.was_denied(self._environment.store, self._agent.id, calls[0].id):
+                now, skipped = self._environment.clock.now(), ToolResult(NOT_AFTER_DENIAL, is_error=True)
+                for call in waiting:
+                    await self._end(call, skipped, ToolCallStatus.CANCELLED, now)
+                return
             batch = [waiting.pop(0)]
             while waiting and self._side_by_side(batch[-1]) and self._side_by_side(waiting[0]):
                 batch.append(waiting.pop(0))
@@ -184,7 +191,7 @@ class Toolbox:
             return f"{call.name}: {marked}", ToolCallStatus.ERROR
         if environment.permission(call.name) is Permission.DENY:
             return (
-                "denied: the configuration denies it. Go on without it, or another way",
+                BY_CONFIGURATION,
                 ToolCallStatus.DENIED,
             )
         return None
@@ -218,9 +225,7 @@ class Toolbox:
             permit = await self._approvals.permit(call, permission, changed, result.question, before)
             call = permit.call
             if not permit.allowed:
-                refused = ToolResult(
-                    f"denied: {permit.reason}. Go on without it, or another way", is_error=True
-                )
+                refused = ToolResult(permit.reason, is_error=True)
                 return await self._end(call, refused, ToolCallStatus.DENIED, began)
             context = self._context(call, permit)
             if isinstance(tool, StoreTool):
@@ -408,6 +413,10 @@ class Toolbox:
             task_id=self._agent.task_id,
             workspace=environment.folder_of(self._agent.task_id),
             tool_call_id=str(call.id),
+            protected=protected_files(environment.store.path)
+            if call.name == "save_artifact"
+            else frozenset(),
+            redact=environment.redact,
             subject_digest=permit.subject_digest,
             premises=permit.premises if call.name == "bash" else None,
             program=permit.program,

@@ -594,7 +594,7 @@ def _respond(turn: Turn) -> SurveyorReply:
 
 _ANSWERS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("resume_task", {}, "It continues where it stopped."),
-    ("rerun_task", {"fresh": True}, "It starts from the beginning."),
+    ("rerun_task", {"reason": "it failed twice", "fresh": True}, "It starts from the beginning."),
     ("drop_task", {"reason": "it failed three times"}, "The survey goes on without it."),
 )
 """What the planner does when a task fails for the first, second and third time."""

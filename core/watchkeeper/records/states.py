@@ -106,9 +106,9 @@ AGENT_ENDED = frozenset({AgentStatus.DONE, AgentStatus.FAILED, AgentStatus.CANCE
 _T = TaskStatus
 TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     _T.PENDING: frozenset({_T.RUNNING, _T.CANCELLED, _T.DROPPED, _T.PAUSED}),
-    _T.RUNNING: frozenset({_T.DONE, _T.FAILED, _T.PAUSED, _T.CANCELLED, _T.PENDING, _T.DROPPED}),
-    _T.PAUSED: frozenset({_T.PENDING, _T.RUNNING, _T.CANCELLED, _T.DROPPED, _T.FAILED}),
-    _T.STALE: frozenset({_T.DONE, _T.PENDING, _T.CANCELLED, _T.DROPPED}),
+    _T.RUNNING: frozenset({_T.DONE, _T.FAILED, _T.PAUSED, _T.CANCELLED, _T.PENDING, _T.DROPPED, _T.STALE}),
+    _T.PAUSED: frozenset({_T.PENDING, _T.RUNNING, _T.CANCELLED, _T.DROPPED, _T.FAILED, _T.STALE}),
+    _T.STALE: frozenset({_T.DONE, _T.PENDING, _T.RUNNING, _T.PAUSED, _T.FAILED, _T.CANCELLED, _T.DROPPED}),
     _T.DONE: frozenset({_T.PENDING, _T.STALE}),
     _T.FAILED: frozenset({_T.PENDING, _T.RUNNING, _T.DROPPED, _T.CANCELLED}),
     _T.CANCELLED: frozenset({_T.PENDING, _T.RUNNING, _T.DROPPED}),

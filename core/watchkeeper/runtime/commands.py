@@ -293,6 +293,7 @@ class CommandQueue:
         if task is None:
             raise ValueError("the planner cannot be run again; start a new session, or steer it")
         fresh = bool(command.payload.get("fresh"))
+        reason = str(command.payload.get("message") or "")
         status = SessionStatus(
             self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0]
         )
@@ -300,8 +301,14 @@ class CommandQueue:
         def change(tx: Transaction) -> set[str]:
             current = plans.load_task(tx, task.id)
             assert current is not None
-            session_tools.rerun(tx, current, fresh=fresh)
+            stopped = session_tools.rerun(tx, current, fresh=fresh, reason=reason)
             plans.revise(tx, task.parent_plan_id, f"{command.requested_by} re-runs {task.name}")
+            text = f"A person re-runs {task.name}{' without its memory' if fresh else ''}{f': {reason}' if reason else '.'}"
+            if stopped:
+                text += (
+                    f" What depends on it stops, and runs again if its inputs change: {', '.join(stopped)}."
+                )
+            agent_state.tell_planner(tx, "person", task.id, text=text)
             later = session_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
             return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
 

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from watchkeeper.agents import agent_state
-from watchkeeper.agents.agent_state import RunResult, TaskOutcome
+from watchkeeper.agents.agent_state import RunResult, TaskOutcome, inputs_of
 from watchkeeper.agents.backends.loop import ProgramLoop
 from watchkeeper.agents.backends.programs import refuse_program
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.roles import Roles
+from watchkeeper.agents.session_tools import INPUTS_AGAIN
 from watchkeeper.records import errors
 from watchkeeper.records.errors import (
     HostFault,
@@ -52,7 +53,6 @@ from watchkeeper.runtime.scheduler import (
     attach,
     dispatch,
     ensure_planner,
-    inputs_of,
 )
 from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
@@ -227,6 +227,7 @@ class Running:
     task: asyncio.Task[RunResult]
     control: AgentControl
     loop: AgentLoop | ProgramLoop
+    task_id: str | None
 
 
 class SessionHost:
@@ -475,6 +476,8 @@ class SessionHost:
             return False  # it is looked at again when its context has been compacted
         if self._only is not None and agent.task_id not in self._only:
             return False
+        if agent.task_id in self._board.stale:
+            return False  # what it builds on is made again
         return self._once is None or self._only is not None
 
     def _should_run(self, agent: Agent) -> bool:
@@ -482,13 +485,13 @@ class SessionHost:
             return False
         if agent.status in (AgentStatus.WORKING, AgentStatus.WAITING):
             return True
-        return agent.status is AgentStatus.IDLE and self._has_mail(agent.id)
+        return agent.status is AgentStatus.IDLE and self._is_woken(agent.id)
 
-    def _has_mail(self, agent_id: str) -> bool:
-        return (
-            self.store.one("SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (agent_id,))
-            is not None
-        )
+    def _is_woken(self, agent_id: str) -> bool:
+        """Whether a resting planner has mail that it must decide about now. It reads the rest with that, or when nothing
+        is left to run."""
+        waiting = plans.undelivered(self.store, agent_id)
+        return any(plans.wakes(kind, payload) for _, kind, payload in waiting)
 
     def _start(self, agent: Agent) -> None:
         control = AgentControl()
@@ -501,7 +504,7 @@ class SessionHost:
                 self.environment, agent, control, rested=self.commands.compactions.take(agent.id)
             )
         task = asyncio.create_task(loop.run(), name=f"agent-{agent.id}")
-        self._loops[agent.id] = Running(task, control, loop)
+        self._loops[agent.id] = Running(task, control, loop, agent.task_id)
         task.add_done_callback(lambda done: self._ended(agent, done))
 
     def _ended(self, agent: Agent, task: asyncio.Task[RunResult]) -> None:
@@ -633,8 +636,13 @@ class SessionHost:
         return not self.limits.is_closed(model)
 
     async def _settle_stale(self) -> None:
-        """Settle stale tasks whose inputs are available again, one layer of the graph after the other."""
-        while settled := self._board.settled_stale():
+        """Stop the agents of stale tasks at their next step. Settle those whose inputs are available again, one layer of
+        the graph after the other."""
+        at_work = {one.task_id: one for one in self._loops.values() if one.task_id is not None}
+        for task_id in at_work.keys() & set(self._board.stale):
+            if at_work[task_id].control.pause_reason is None:
+                at_work[task_id].control.pause(INPUTS_AGAIN)
+        while settled := [one for one in self._board.settled_stale() if one not in at_work]:
             for task in filter(None, (plans.load_task(self.store, task_id) for task_id in settled)):
                 inputs = [one.ref for one in inputs_of(self.store, task)]
                 again = plans.inputs_hash(inputs, task.instructions) != task.inputs_hash
@@ -649,6 +657,11 @@ class SessionHost:
             return self._only is None or not self._anything_ready()
         if self._anything_ready():
             self.wake_host()
+            return False
+        planner = agents.load(self.store, self._planner_id() or "")
+        rests = planner is not None and planner.status is AgentStatus.IDLE and self._may_drive(planner)
+        if planner is not None and rests and plans.undelivered(self.store, planner.id):
+            self._start(planner)
             return False
         tasks = [
             task for task in plans.load_tasks(self.store, self.store.session_id) if task.status in plans.OPEN

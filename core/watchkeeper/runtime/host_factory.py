@@ -467,7 +467,7 @@ def _tools(
     roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, recalling: RecallTool
 ) -> dict[str, Tool]:
     tools: dict[str, Tool] = {recalling.spec.name: recalling}
-    for one in (*PlanTools(new_id, frozenset(roles)).tools(), *memory_tools(), *artifact_tools()):
+    for one in (*PlanTools(new_id, roles).tools(), *memory_tools(), *artifact_tools()):
         tools[one.spec.name] = one
     tools |= builtin_tools(pool)
     tools |= mcp.tools()

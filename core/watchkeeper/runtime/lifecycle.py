@@ -17,10 +17,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents import agent_state, session_tools
+from watchkeeper.agents.session_tools import INPUTS_AGAIN
 from watchkeeper.memory.recall import RULES_CHARACTERS, said_in
 from watchkeeper.records.errors import BadInput, raising_host_faults, reason_of
 from watchkeeper.records.ports import IdSource, random_id
-from watchkeeper.records.states import TASK_ENDED, AgentStatus, CommandStatus, SessionStatus, TaskStatus
+from watchkeeper.records.states import (
+    AGENT_ENDED,
+    TASK_ENDED,
+    AgentStatus,
+    CommandStatus,
+    SessionStatus,
+    TaskStatus,
+)
 from watchkeeper.records.text import cut, one_line
 from watchkeeper.runtime.config import BUILT_IN, RoleModel
 from watchkeeper.runtime.control import user_name
@@ -329,19 +338,35 @@ def pause_session(
 
 
 def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
-    """Settle a stale task whose inputs are available again: done as before, or run `again`."""
+    """Settle a stale task whose inputs are available again: as it was before, or run `again`. One that had not ended
+    continues where it stopped, or stays paused where it was paused."""
     current = plans.load_task(tx, task.id)
     if current is None or current.status is not TaskStatus.STALE:
         return
-    if not again:
+    agent = agents.load(tx, current.assigned_agent) if current.assigned_agent else None
+    had_ended = current.result is not None or agent is None or agent.status in AGENT_ENDED
+    if not again and had_ended:
         plans.move(tx, task.id, TaskStatus.DONE, "its inputs did not change")
+        if current.status_reason == agent_state.ENDED_STALE and agent is not None:
+            made = [{"name": name, "ref": ref} for name, ref in agent_state.produced_by(tx, agent.id)][-20:]
+            result = (current.result or "")[: agent_state.RESULT_CHARACTERS]
+            agent_state.tell_planner(tx, "task_done", task.id, result=result, artifacts=made)
         return
+    if not again:
+        assert agent is not None
+        if agent.status is AgentStatus.PAUSED and agent.status_reason != INPUTS_AGAIN:
+            plans.move(tx, task.id, TaskStatus.PAUSED, agent.status_reason)
+            return
+        plans.move(tx, task.id, TaskStatus.RUNNING, "its inputs did not change")
+        agents.move(tx, agent.id, AgentStatus.WORKING, "its inputs did not change")
+        return
+    session_tools.stop_agent(tx, current, "its inputs changed")
     plans.move(tx, task.id, TaskStatus.PENDING, "its inputs changed")
-    tx.keep_replaced("tasks", task.id, "result")
+    tx.keep_replaced("tasks", task.id, "result", "rerun_reason")
     tx.execute(
-        "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL"
-        " WHERE id = ?",
-        (task.id,),
+        "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL,"
+        " rerun_reason = ? WHERE id = ?",
+        ("What it builds on has changed since the attempt before.", task.id),
     )
 
 

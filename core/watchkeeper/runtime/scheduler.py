@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents import backends, roles
-from watchkeeper.agents.agent_state import AgentMemory, limits_of
+from watchkeeper.agents.agent_state import AgentMemory, inputs_of, limits_of
 from watchkeeper.agents.backends.record import ProgramRecord, key_of
+from watchkeeper.agents.calls import tool_input
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
-from watchkeeper.agents.roles import Input, Role
+from watchkeeper.agents.roles import Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
@@ -31,10 +32,11 @@ from watchkeeper.records.messages import Role as MessageRole
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
+from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent, ProgramSession
-from watchkeeper.store.driver import encode
+from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.plans import Standing, Task
 from watchkeeper.store.transaction import Transaction
 
@@ -125,6 +127,11 @@ class Schedule:
         return any(
             (among is None or one in among) and self._may_go(one, TaskStatus.PENDING) for one in self._queued
         )
+
+    @property
+    def stale(self) -> Collection[str]:
+        """The stale tasks. No agent works on them."""
+        return self._stale
 
     def settled_stale(self) -> list[str]:
         """Stale tasks whose dependencies are all done again, in the planner's order."""
@@ -262,6 +269,7 @@ async def dispatch(
     row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
     source = row[0] if row else None
     inputs = inputs_of(store, task)
+    again = _why_again(store, task, source)
     known = facts.current_facts(
         store,
         environment.session_id,
@@ -283,6 +291,7 @@ async def dispatch(
             facts=[fact.cited() for fact in known],
             resumed_memory=source is not None and task.attempt > 1,
             place=place,
+            again=again,
         )
         # Behind a memory that it was given, its task is not the first message, which stays anyway.
         memory.append("user", environment.redact(text), at=tx.now, lasting=source is not None).write(tx)
@@ -450,23 +459,47 @@ def _told_outside(
     return said[-ATTACHED_MESSAGES:], list(calls.values()), compactions
 
 
-def inputs_of(reads: Any, task: Task) -> list[Input]:
-    """The outputs of the tasks that a task depends on, by task and name."""
-    found: list[Input] = []
-    for need in task.depends_on:
-        other = plans.load_task(reads, need)
-        if other is None or other.assigned_agent is None:
-            continue
-        outputs = reads.all(
-            "SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,)
-        )
-        names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
-        wanted = set(other.expected_outputs)
-        kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
-        # Only the promised outputs are handed on; the others can still be read by name.
-        promised = [one for one in kept if one.name in wanted or one.name.startswith("result/")]
-        found += promised if wanted else kept
-    return found
+def _why_again(reads: Any, task: Task, source: str | None) -> str:
+    """What a further attempt is told about why it runs, and one without the memory of the earlier ones what they did to
+    the workspace."""
+    if task.attempt == 1:
+        return ""
+    reason = reads.one("SELECT rerun_reason FROM tasks WHERE id = ?", (task.id,))[0]
+    lines = [f"This is attempt {task.attempt}." + (f" Why it is made: {reason}" if reason else "")]
+    if source is None:
+        files, ran = changed_by_task(reads, task.id)
+        if files:
+            shown = ", ".join(files[:MOST_FILES_TOLD])
+            more = f" and {len(files) - MOST_FILES_TOLD} more" if len(files) > MOST_FILES_TOLD else ""
+            lines.append(f"An earlier attempt changed these files of the workspace: {shown}{more}.")
+        if ran:
+            lines.append(
+                "An earlier attempt ran commands, which may have changed files" + (" too." if files else ".")
+            )
+        if files or ran:
+            lines.append("Look at what is there before you change it.")
+    return "\n".join(lines)
+
+
+MOST_FILES_TOLD = 40
+"""Files that earlier attempts changed, of which the next one is told."""
+
+
+def changed_by_task(reads: Any, task_id: str) -> tuple[list[str], bool]:
+    """The files that the agents of a task changed with tools, as they named them, and whether they ran commands."""
+    rows = reads.all(
+        "SELECT c.name, c.position, c.edited_input, m.content FROM agents a JOIN tool_calls c ON c.agent_id = a.id"
+        " JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq"
+        " WHERE a.task_id = ? AND c.status IN ('done', 'unknown', 'running') ORDER BY c.id",
+        (task_id,),
+    )
+    files: dict[str, None] = {}
+    ran = False
+    for name, position, edited, content in rows:
+        given = decode(edited) if edited is not None else tool_input(decode(content), position)
+        files |= dict.fromkeys(edited_files(given))
+        ran = ran or name == "bash" or bool(command_of(given))
+    return list(files), ran
 
 
 def copy_memory(tx: Transaction, source: str, target: str) -> None:

@@ -191,6 +191,13 @@ def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status:
     cancel_questions(tx, agent_id, task_id, f"the agent was {status}")
 
 
+def was_denied(reads: Any, agent_id: str, call_id: int) -> bool:
+    """Whether a call of the same reply as this one was denied."""
+    same = "(SELECT turn FROM tool_calls WHERE id = ?)"
+    sql = f"SELECT 1 FROM tool_calls WHERE agent_id = ? AND turn = {same} AND status = 'denied'"
+    return reads.one(sql, (agent_id, call_id)) is not None
+
+
 def cancel_questions(tx: Transaction, agent_id: str, task_id: str | None, why: str) -> None:
     """End the unanswered questions of an agent."""
     for approval_id, tool in tx.all(

@@ -388,7 +388,16 @@ _ROWS_BETWEEN_LOOKS = 2_000
 
 _REPLACED: dict[str, dict[str, type]] = {
     "tasks": dict.fromkeys(
-        ("instructions", "role", "expected_outputs", "result", "artifact_refs", "inputs_ref", "inputs_hash"),
+        (
+            "instructions",
+            "role",
+            "expected_outputs",
+            "result",
+            "artifact_refs",
+            "inputs_ref",
+            "inputs_hash",
+            "rerun_reason",
+        ),
         str,
     ),
     "facts": {"scope": str, "pinned": int, "superseded_by": int},

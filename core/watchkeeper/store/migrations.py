@@ -881,11 +881,12 @@ CREATE TABLE project_budgets (
 """
 
 
-# --- Schema 11: what an answer of a person rests on ------------------------------------------------------------
+# --- Schema 11: what an answer of a person rests on, why a task runs again --------------------------------------
 
 ELEVENTH = """
 ALTER TABLE approvals ADD COLUMN premises TEXT;
 ALTER TABLE agents ADD COLUMN tools TEXT;
+ALTER TABLE tasks ADD COLUMN rerun_reason TEXT;
 """
 
 _SCRIPTS = {

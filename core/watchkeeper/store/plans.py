@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ from watchkeeper.store.driver import IN_LIST, decode, encode, list_of, row_list
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
 
+
+FILE_OUTPUT = "file:"
+"""Begins an expected output that is a file of the workspace; any other is the name of an artifact."""
 
 OPEN = frozenset({TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE})
 """States of a task that still has to run, or to be decided about."""
@@ -273,12 +276,17 @@ def finish(
     tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequence[str], agent_id: str
 ) -> None:
     """A task's agent reported done."""
+    keep_result(tx, task_id, result, artifact_refs)
+    move(tx, task_id, TaskStatus.DONE, agent=agent_id, artifacts=len(artifact_refs))
+
+
+def keep_result(tx: Transaction, task_id: str, result: str, artifact_refs: Sequence[str]) -> None:
+    """Store what a task's agent made, without a change of the task's state."""
     tx.keep_replaced("tasks", task_id, "result", "artifact_refs")
     tx.execute(
         "UPDATE tasks SET result = ?, artifact_refs = ?, error = NULL WHERE id = ?",
         (result, encode(list(artifact_refs)), task_id),
     )
-    move(tx, task_id, TaskStatus.DONE, agent=agent_id, artifacts=len(artifact_refs))
 
 
 def inputs_hash(inputs_ref: Sequence[str], instructions: str) -> str:
@@ -341,6 +349,11 @@ def notes_of(
         (session_id, agent_id, after_seq),
     )
     return [(row[0], decode(row[1])) for row in rows]
+
+
+def wakes(kind: str, payload: Mapping[str, Any]) -> bool:
+    """Whether a note wakes a planner that rests. A task that ended as asked, and tools that came late, are read with the next note that does."""
+    return kind != "tools" and (kind != "task_done" or "branch" in payload)
 
 
 def undelivered(reads: Any, agent_id: str) -> list[Note]:

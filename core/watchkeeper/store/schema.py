@@ -269,6 +269,7 @@ TABLES = (
         ended_at REAL,
         commit_seq INTEGER,
         isolation TEXT,
+        rerun_reason TEXT,
         UNIQUE (parent_plan_id, name)
         """,
         statements=("CREATE INDEX tasks_session ON tasks (session_id, position)",),

@@ -225,7 +225,9 @@ async def test_a_fork_before_a_rerun_has_the_result_of_the_first_attempt(bench: 
         def plan(self, request: Any) -> Any:
             text = str(request.messages)
             if "task_done" in text and "toolu_again" not in text:
-                return [call("rerun_task", {"task": "alpha", "fresh": True}, "toolu_again")]
+                return [
+                    call("rerun_task", {"task": "alpha", "reason": "again", "fresh": True}, "toolu_again")
+                ]
             return super().plan(request)
 
     answers = iter(["the first answer", "the second answer"])

@@ -184,10 +184,10 @@ async def test_a_budget_counts_an_advisor_and_other_calls_that_a_reply_brings(be
     )
     bench.start(PlannedRun([task("a")], lambda name, request: [said("done")]), budgets={"tokens": 500_000})
     result = await bench.run()
-    assert result.status == "paused", "two replies of the planner use it up"
+    assert result.status == "paused", "two replies use it up"
     rows = bench.query(
         "SELECT purpose, model, status, usage_exact, input_tokens + output_tokens FROM model_calls WHERE turn = 1"
-        " AND purpose IN ('advisor', 'other') ORDER BY id"
+        " AND purpose IN ('advisor', 'other') AND agent_id = (SELECT planner_agent_id FROM sessions) ORDER BY id"
     )
     assert rows == [
         ("advisor", "test/claude-opus-4-7", "done", 1, 300_000),

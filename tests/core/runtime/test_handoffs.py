@@ -91,7 +91,11 @@ async def test_a_rerun_is_a_new_agent_that_keeps_the_memory_and_is_told_only_wha
         return failures.pop() if failures and name == "hard" else [said("done")]
 
     tasks = [task("other"), task("hard", needs=("other",))]
-    bench.start(PlannedRun(tasks, work, on_failure=lambda name: [call("rerun_task", {"task": name})]))
+    bench.start(
+        PlannedRun(
+            tasks, work, on_failure=lambda name: [call("rerun_task", {"task": name, "reason": "it failed"})]
+        )
+    )
     assert (await bench.run()).status == "done"
     hard = bench.tasks()["hard"]
     first, second = (one for one in bench.state["agents"] if one["task_id"] == hard["id"])

@@ -205,7 +205,9 @@ def test_a_stale_task_is_done_as_before_or_runs_again_as_the_next_attempt(rows: 
     rows.write(lambda tx: plans.move(tx, "t", TaskStatus.STALE), settle)
     assert rows.read(state)[0] == (("pending", 2, None, None) if again else ("done", 1, "made", "a"))
     kept = rows.read("SELECT row_id, old_values FROM state_changes WHERE table_name = 'tasks'")
-    assert [(row[0], json.loads(row[1])) for row in kept] == ([("t", {"result": "made"})] if again else [])
+    assert [(row[0], json.loads(row[1])) for row in kept] == (
+        [("t", {"result": "made", "rerun_reason": None})] if again else []
+    )
 
 
 async def test_after_a_signal_an_agent_program_that_goes_on_is_cut_when_its_time_is_over(monkeypatch):

@@ -116,7 +116,7 @@ async def test_a_tool_that_asks_waits_for_a_person_and_runs_when_approved(bench,
 async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench, note):
     bench.coder(writes)
     await bench.run_while(answers(bench, {"kind": "deny", "reason": "not in this folder"}))
-    assert "denied: not in this folder" in bench.tasks()["a"]["result"]
+    assert "A person denied this: 'not in this folder'. Nothing was done." in bench.tasks()["a"]["result"]
     assert not note.exists()
 
 
@@ -138,7 +138,7 @@ async def test_of_two_answers_the_second_is_refused_and_hears_whose_was_first(be
 async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench, note):
     bench.coder(writes, approval_timeout_seconds=0.0)
     await bench.run()
-    assert "the approval timed out" in bench.tasks()["a"]["result"]
+    assert "No person answered in time" in bench.tasks()["a"]["result"]
     bench.coder(writes, allow=("write",))
     await bench.run()
     assert note.read_text() == "hello"
@@ -263,7 +263,7 @@ async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched
             presence.close()
 
     await bench.run_while(leave)
-    assert "the approval timed out" in bench.tasks()["a"]["result"]
+    assert "No person answered in time" in bench.tasks()["a"]["result"]
 
 
 @pytest.mark.parametrize(

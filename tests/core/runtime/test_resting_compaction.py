@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.core.runtime.conftest import Bench, agent_of
 from tests.core.runtime.working import passes
-from tests.support.scripted import PlannedRun, call, inbox_of, role_of, said, task
+from tests.support.scripted import PlannedRun, call, inbox_of, role_of, said, task, turns
 
 from watchkeeper.records.messages import ModelRequest, Purpose
 
@@ -25,6 +25,10 @@ class Waiting:
         if request.purpose is Purpose.REFLECTOR:
             self.asked += 1
             return [said("The plan was made (#2).")] if self.summary.is_set() else self.summary
+        if role_of(request) == "planner" and turns(request) < 2:
+            if turns(request) == 0:
+                return [said("much to think about " * 200), call("list_folder", {"path": "."})]
+            return [call("create_plan", {"tasks": self._run.tasks})]
         if role_of(request) == "planner" and any(
             item.get("task") == "b" for item in inbox_of(request.messages[-1])
         ):
@@ -42,9 +46,9 @@ class Waiting:
     def _work(self, name: str, request: ModelRequest) -> Any:
         if name == "b" and not self.second.is_set():
             return self.second
-        turns = sum(message["role"] == "assistant" for message in request.messages)
-        if name == "a" and turns < 4:
-            return [call("save_artifact", {"name": f"n{turns}", "content": "words " * 300}, f"t{turns}")]
+        turn = turns(request)
+        if name == "a" and turn < 4:
+            return [call("save_artifact", {"name": f"n{turn}", "content": "words " * 300}, f"t{turn}")]
         return [said("done " + "with much to say " * 200)]
 
 
@@ -82,9 +86,9 @@ async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lan
 async def test_a_planner_that_is_woken_takes_the_pass_in_flight_along(bench, script):
     async def compact() -> None:
         await script.compact(bench)
-        turns = planner(bench.state)["turn"]
+        before = planner(bench.state)["turn"]
         bench.submit("steer", agent_id=planner(bench.state)["id"], payload={"text": "are you there?"})
-        await bench.until(lambda state: planner(state)["turn"] > turns and resting(state))
+        await bench.until(lambda state: planner(state)["turn"] > before and resting(state))
         assert passes(bench)[0]["status"] == "running"
         script.summary.set()
         await bench.until(lambda state: passes(bench)[0]["status"] == "applied")
@@ -163,9 +167,9 @@ async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits
     held, summary = asyncio.Event(), asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:
-        turns = sum(message["role"] == "assistant" for message in request.messages)
-        if name == "a" and turns < 4:
-            return [call("save_artifact", {"name": f"n{turns}", "content": "words " * 300}, f"t{turns}")]
+        turn = turns(request)
+        if name == "a" and turn < 4:
+            return [call("save_artifact", {"name": f"n{turn}", "content": "words " * 300}, f"t{turn}")]
         return [said("done")] if held.is_set() else held
 
     run = PlannedRun([task("a"), task("b")], work)

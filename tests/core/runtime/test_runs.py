@@ -93,7 +93,7 @@ async def test_a_fresh_rerun_starts_with_an_empty_memory(bench):
         assert turns(request) == 0
         return [said("done")]
 
-    again = [call("rerun_task", {"task": "hard", "fresh": True})]
+    again = [call("rerun_task", {"task": "hard", "reason": "it failed", "fresh": True})]
     bench.start(PlannedRun([task("hard")], work, on_failure=lambda name: again))
     await bench.run()
     assert bench.state["agents"][-1]["messages"] == 2
@@ -229,7 +229,13 @@ async def test_a_server_that_repeats_its_ids_harms_neither_a_history_nor_a_rerun
             return failures.pop()
         return [call("remember", {"text": f"{len(ids)}"}, "call_0")] if len(ids) < 6 else [said("done")]
 
-    bench.start(PlannedRun([task("a")], work, on_failure=lambda name: [call("rerun_task", {"task": name})]))
+    bench.start(
+        PlannedRun(
+            [task("a")],
+            work,
+            on_failure=lambda name: [call("rerun_task", {"task": name, "reason": "it failed"})],
+        )
+    )
     assert (await bench.run()).exit_code == 0
     assert bench.tasks()["a"]["attempt"] == 2
     given = [

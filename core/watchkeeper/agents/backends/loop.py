@@ -108,8 +108,7 @@ UNKNOWN_CALLS = (
 NOT_SEEN = "The last message may not have reached you, so here it is again:"
 GO_ON = "[Watchkeeper] Go on where you stopped."
 ASKED_AGAIN = "it asks again about the same call"
-DENIED = "[Watchkeeper] A person denied the call of {tool}: {reason}. Go on without it, or another way."
-REFUSED = "[Watchkeeper] The call of {tool} was refused: {reason}. Go on without it, or another way."
+REFUSED = "[Watchkeeper] The call of {tool} was refused: {reason}. Nothing was done."
 BY_CONFIGURATION = "the configuration denies it"
 BY_ROLE = "the role {role} does not have it"
 BACKGROUND_ENDED = "[Watchkeeper] A call of {tool} that ran in the background has ended ({status}):\n{output}"
@@ -1001,21 +1000,12 @@ class ProgramLoop:
         call.asked = True
         await self._store.commit(partial(self._note_answer, call=call))
         if not permit.allowed:
-            said = DENIED if self._person_denied(call.row) else REFUSED
-            return "deny", said.format(tool=name, reason=permit.reason)
+            return "deny", f"[Watchkeeper] {permit.reason}"
         if permit.call.original is not None:
             given = permit.call.arguments
             text = given["command"] if set(given) == {"command"} else json.dumps(given, ensure_ascii=False)
             return "deny", EDITED.format(tool=name, text=text)
         return "once", ""
-
-    def _person_denied(self, call: int) -> bool:
-        """Whether the newest question about a call was denied by a person, and not by its time or by a rule."""
-        row = self._store.one(
-            "SELECT status FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC, id DESC LIMIT 1",
-            (call,),
-        )
-        return row is not None and row[0] == ApprovalStatus.DENIED
 
     def _limit_of(self, tool: str) -> str:
         """Why the agent may not call a tool, whatever a person would say; empty where it may."""

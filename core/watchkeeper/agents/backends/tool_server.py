@@ -150,7 +150,7 @@ class ToolServer:
             if permit is None:
                 return ToolResult(STILL_ASKED.format(tool=call.name), is_error=True)
             if not permit.allowed:
-                return ToolResult(f"denied: {permit.reason}. Go on without it, or another way", is_error=True)
+                return ToolResult(permit.reason, is_error=True)
             result = await tool.run(
                 permit.call.arguments, replace(context, subject_digest=permit.subject_digest)
             )

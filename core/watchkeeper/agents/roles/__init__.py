@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import raising_host_faults
-from watchkeeper.store.plans import Task
+from watchkeeper.store.plans import FILE_OUTPUT, Task
 
 # --- Roles --------------------------------------------------------------------------------------------------
 
@@ -78,6 +78,19 @@ class Role:
         if tool in ALWAYS or self.tools is None:
             return True
         return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tools)
+
+    @property
+    def changes_files(self) -> bool:
+        """Whether its agents may write files of the workspace."""
+        return self.may_call("write") or self.may_call("edit")
+
+    @property
+    def can(self) -> str:
+        """What its agents may change, in a few words."""
+        runs = "runs commands" if self.may_call("bash") else ""
+        if self.changes_files:
+            return f"writes files, {runs}" if runs else "writes files"
+        return f"reads, {runs}" if runs else "reads only"
 
     def model_for(self, session_model: str) -> str:
         """The model that it runs on. A workspace's role may choose among the session's provider only: where
@@ -452,8 +465,10 @@ def assignment(
     facts: Sequence[str],
     resumed_memory: bool,
     place: str = "",
+    again: str = "",
 ) -> str:
-    """A sub-agent's first message: its task and the handoff. `place` says where it works, if not in the workspace."""
+    """A sub-agent's first message: its task and the handoff. `place` says where it works, if not in the workspace; `again`
+    why it is a further attempt."""
     handoff = {
         "task": task.name,
         "attempt": task.attempt,
@@ -477,10 +492,16 @@ def assignment(
         parts.append(
             "You keep the memory of the earlier attempt, above. Do the task again with what you know."
         )
+    if again:
+        parts.append(again)
     if place:
         parts.append(place)
-    if task.expected_outputs:
-        parts.append("Save each expected output with `save_artifact` under its name.")
+    saved = [one for one in task.expected_outputs if not one.startswith(FILE_OUTPUT)]
+    files = [one.removeprefix(FILE_OUTPUT) for one in task.expected_outputs if one.startswith(FILE_OUTPUT)]
+    if saved:
+        parts.append(f"Save with `save_artifact`, under these names: {', '.join(saved)}.")
+    if files:
+        parts.append(f"Write these files: {', '.join(files)}. They need no artifact.")
     parts.append("When you are done, reply with your result in a few sentences and call no tool.")
     return "\n\n".join(parts)
 
@@ -514,7 +535,7 @@ def _headline(kind: str, payload: dict[str, Any]) -> str:
             return f"{start}: {payload.get('text', '')}"
         case "tools":
             return str(payload.get("text", ""))
-        case "nudge":
+        case "nudge" | "person":
             return str(payload.get("text", ""))
         case "resumed":
             return f"You were resumed. {payload.get('text', '')}".strip()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +21,7 @@ from watchkeeper.records.messages import Block, ToolSpec
 
 if TYPE_CHECKING:
     from watchkeeper.records.premises import Premises
+    from watchkeeper.records.tool_inputs import Protected
     from watchkeeper.store.transaction import Transaction
 
 
@@ -61,6 +62,10 @@ class ToolContext:
     subject_digest: str = ""
     """Digest of the file whose change a person approved (see `records.tool_inputs`); the tool changes
     no other. For a call that asked a `PersonQuestion`: the digest of the one that was answered."""
+    protected: Protected = frozenset()
+    """Files of the database, which no tool may open."""
+    redact: Callable[[Any], Any] = field(default=lambda value: value, compare=False)
+    """Takes known secrets out of a text."""
     premises: Premises | None = None
     """For `bash`: what a person's answer rests on. If it is not so any more, the tool does not run the command."""
     program: ProgramRun | None = None

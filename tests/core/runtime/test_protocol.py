@@ -1,0 +1,257 @@
+"""Between the planner and its sub-agents: whose turn it is, what must exist at an end, and what a re-run stops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.core.runtime.conftest import Bench
+from tests.support.scripted import PlannedRun, call, flat, inbox_of, role_of, said, task, turns
+
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
+
+
+def calls_of_the_planner(bench: Bench) -> int:
+    [(count,)] = bench.query(
+        "SELECT count(*) FROM model_calls WHERE agent_id = (SELECT planner_agent_id FROM sessions)"
+    )
+    return int(count)
+
+
+def told(bench: Bench) -> list[str]:
+    """All that the planner was sent, by request."""
+    return [flat(one.messages) for one in bench.model.requests if role_of(one) == "planner"]
+
+
+# --- Whose turn it is ---------------------------------------------------------------------------------------
+
+
+async def test_a_plan_ends_the_planners_turn_and_tasks_that_end_well_do_not_wake_it(bench):
+    bench.start(PlannedRun([task("a"), task("b"), task("c", needs=("a", "b"))]))
+    assert (await bench.run()).status == "done"
+    assert calls_of_the_planner(bench) == 2, "the plan, and the end"
+    [_, last] = [one for one in bench.model.requests if role_of(one) == "planner"]
+    assert [item["task"] for item in inbox_of(last.messages[-1])] == ["a", "b", "c"]
+    bench.assert_sound()
+
+
+async def test_a_failure_wakes_the_planner_with_everything_that_happened_since(bench):
+    gate = asyncio.Event()
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if name == "hard" and turns(request) == 0:
+            return ModelError("no", kind=ErrorKind.FAIL)
+        return gate if name == "long" and not gate.is_set() else [said(f"{name} is done")]
+
+    def on_failure(name: str) -> Any:
+        gate.set()
+        return [call("drop_task", {"task": name})]
+
+    tasks = [task("easy"), task("hard", needs=("easy",)), task("long")]
+    bench.start(PlannedRun(tasks, work, on_failure))
+    await bench.run()
+    second = [one for one in bench.model.requests if role_of(one) == "planner"][1]
+    assert [item["kind"] for item in inbox_of(second.messages[-1])] == ["task_done", "task_failed"]
+
+
+async def test_a_plan_that_was_refused_does_not_end_the_turn(bench):
+    def plan(request: ModelRequest) -> Any:
+        if role_of(request) != "planner":
+            return [said("done")]
+        wrong = task("a") | {"role": "nobody"}
+        given = [[wrong], [task("a")]]
+        if turns(request) < 2:
+            return [call("create_plan", {"tasks": given[turns(request)]}, f"t{turns(request)}")]
+        return [call("finish_session", {"summary": "done"})]
+
+    bench.start(plan)
+    assert (await bench.run()).status == "done"
+    assert calls_of_the_planner(bench) == 3
+
+
+# --- What must exist at an end ------------------------------------------------------------------------------
+
+
+async def test_a_task_is_asked_once_for_the_outputs_that_it_did_not_make(bench):
+    def work(name: str, request: ModelRequest) -> Any:
+        if "You have not saved `fixes` and written out.md" in flat(request.messages[-1:]):
+            write = call("write", {"file_path": "out.md", "content": "x"}, "w")
+            return [write, call("save_artifact", {"name": "fixes", "content": "x"}, "s")]
+        return [said("done")]
+
+    wanted = task("a", role="coder") | {"expected_outputs": ["fixes", "file:out.md"]}
+    bench.start(PlannedRun([wanted], work), allow=("write",))
+    assert (await bench.run()).status == "done"
+    assert bench.tasks()["a"]["status"] == "done"
+    assert (bench.workspace / "out.md").exists()
+
+
+async def test_a_task_without_its_outputs_fails_and_what_depends_on_it_waits_for_the_planner(bench):
+    def on_failure(name: str) -> Any:
+        assert bench.tasks()["b"]["status"] == "pending"
+        return [call("drop_task", {"task": name, "reason": "there were none"})]
+
+    wanted = task("a") | {"expected_outputs": ["fixes"]}
+    bench.start(PlannedRun([wanted, task("b", needs=("a",))], on_failure=on_failure))
+    await bench.run()
+    assert {name: one["status"] for name, one in bench.tasks().items()} == {"a": "dropped", "b": "done"}
+    assert any("ended without its expected outputs: fixes" in text for text in told(bench))
+
+
+@pytest.mark.parametrize("role", ["explorer", "reviewer"])
+async def test_a_file_is_not_given_to_a_role_that_cannot_write(bench, role):
+    wanted = task("a", role=role) | {"expected_outputs": ["file:docs/a.md"]}
+    bench.start(PlannedRun([wanted]))
+    await bench.run()
+    result = "\n".join(told(bench))
+    assert f"the role {role} cannot write the file docs/a.md" in result
+    assert "coder, researcher, writer" in result
+    assert bench.tasks() == {}
+
+
+async def test_an_artifact_of_a_file_and_a_result_in_one_reply_end_the_task(bench):
+    (bench.workspace / "report.md").write_text("# Found\n")
+
+    def work(name: str, request: ModelRequest) -> Any:
+        assert turns(request) == 0
+        return [
+            said("It is found."),
+            call("save_artifact", {"name": "r", "path": "report.md", "final": True}),
+        ]
+
+    bench.start(PlannedRun([task("a") | {"expected_outputs": ["r"]}], work))
+    assert (await bench.run()).status == "done"
+    assert bench.tasks()["a"]["result"] == "It is found."
+    assert bench.query("SELECT size, media_type FROM artifacts WHERE media_type = 'text/markdown'") == [
+        (8, "text/markdown")
+    ]
+
+
+@pytest.mark.parametrize("path", ["../outside.txt", "missing.txt", "/etc/hostname", "folder"])
+async def test_an_artifact_of_no_file_of_the_workspace_is_refused(bench, path):
+    (bench.workspace / "folder").mkdir()
+    (bench.workspace.parent / "outside.txt").write_text("x")
+
+    def work(name: str, request: ModelRequest) -> Any:
+        return [said("done")] if turns(request) else [call("save_artifact", {"name": "r", "path": path})]
+
+    bench.start(PlannedRun([task("a")], work))
+    await bench.run()
+    assert bench.query("SELECT status FROM tool_calls WHERE name = 'save_artifact'") == [("error",)]
+
+
+# --- Re-runs ------------------------------------------------------------------------------------------------
+
+
+class Chain:
+    """`b` builds on what `a` saves. `b` asks for a command, or waits for `go_on`."""
+
+    def __init__(self, *, same: bool, asks: bool = False) -> None:
+        self.same, self.asks = same, asks
+        self.go_on = asyncio.Event()
+        self.made = 0
+        self.tasks = [
+            task("a") | {"expected_outputs": ["x"]},
+            task("b", needs=("a",), role="coder"),
+        ]
+
+    def work(self, name: str, request: ModelRequest) -> Any:
+        if name == "a":
+            if turns(request):
+                return [said("a is done")]
+            self.made += 1
+            return [call("save_artifact", {"name": "x", "content": "v" if self.same else f"v{self.made}"})]
+        if turns(request) == 0:
+            first = call("bash", {"command": "true"}) if self.asks else call("remember", {"text": "b began"})
+            return [first]
+        return [said("b is done")] if self.go_on.is_set() or self.made > 1 else self.go_on
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_what_depends_on_a_task_that_is_run_again_stops_and_runs_again_if_its_inputs_changed(
+    bench, same
+):
+    chain = Chain(same=same)
+    bench.start(PlannedRun(chain.tasks, chain.work), approval_timeout_seconds=None)
+
+    async def rerun() -> None:
+        await bench.hanging("b")
+        bench.submit(
+            "rerun", task_id=bench.tasks()["a"]["id"], payload={"message": "x is wrong", "fresh": True}
+        )
+        await bench.until(lambda state: bench.tasks()["b"]["status"] == "stale")
+        chain.go_on.set()
+
+    assert (await bench.run_while(rerun)).status == "done"
+    assert bench.tasks()["b"]["attempt"] == (1 if same else 2)
+    assert bench.tasks()["b"]["status"] == "done"
+    news = "A person re-runs a without its memory: x is wrong. What depends on it stops"
+    assert any(news in text for text in told(bench))
+    first = [flat(one.messages) for one in bench.model.requests if role_of(one) != "planner"]
+    assert any("This is attempt 2. Why it is made: x is wrong" in text for text in first)
+    bench.assert_sound()
+
+
+async def test_a_dependent_task_that_asks_withdraws_its_question_when_it_stops(bench):
+    chain = Chain(same=False, asks=True)
+    chain.go_on.set()
+    bench.start(PlannedRun(chain.tasks, chain.work), approval_timeout_seconds=None)
+
+    async def rerun() -> None:
+        await bench.waiting()
+        bench.submit("rerun", task_id=bench.tasks()["a"]["id"], payload={"fresh": True})
+        await bench.until(
+            lambda state: [one["status"] for one in state["approvals"]] == ["cancelled", "waiting"]
+        )
+        bench.submit("approve", payload={"approval": bench.state["approvals"][-1]["id"]})
+
+    assert (await bench.run_while(rerun)).status == "done"
+    assert bench.tasks()["b"]["attempt"] == 2
+
+
+async def test_a_fresh_attempt_is_told_what_the_earlier_one_changed(bench):
+    failures = [ModelError("no", kind=ErrorKind.FAIL)]
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request):
+            return failures.pop() if failures else [said("done")]
+        write = call("write", {"file_path": "one.py", "content": "x"}, "w")
+        return [write, call("bash", {"command": "true"}, "b")]
+
+    again = [call("rerun_task", {"task": "a", "reason": "it broke", "fresh": True})]
+    bench.start(PlannedRun([task("a", role="coder")], work, lambda name: again), allow=("write", "bash"))
+    await bench.run()
+    text = flat([one for one in bench.model.requests if role_of(one) != "planner"][-1].messages)
+    assert "This is attempt 2. Why it is made: it broke" in text
+    assert "An earlier attempt changed these files of the workspace: one.py." in text
+    assert "An earlier attempt ran commands, which may have changed files too." in text
+
+
+# --- Denials ------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_denial_the_rest_of_the_reply_does_not_run(bench):
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request):
+            return [said("done")]
+        return [
+            call("bash", {"command": "touch one"}, "1"),
+            call("write", {"file_path": "two", "content": "x"}, "2"),
+            call("remember", {"text": "both are there"}, "3"),
+        ]
+
+    bench.coder(work, allow=("write",))
+
+    async def deny() -> None:
+        [question] = await bench.waiting()
+        bench.submit("deny", payload={"approval": question["id"], "reason": "not now"})
+
+    await bench.run_while(deny)
+    assert not list(bench.workspace.iterdir())
+    rows = bench.query(
+        "SELECT name, status FROM tool_calls WHERE name IN ('bash', 'write', 'remember') ORDER BY id"
+    )
+    assert rows == [("bash", "denied"), ("write", "cancelled"), ("remember", "cancelled")]
+    text = flat(bench.model.requests[-1].messages) + flat(bench.model.requests[-2].messages)
+    assert "A person denied this: 'not now'. Nothing was done." in text
