@@ -275,6 +275,10 @@ class PlanTools:
     def finish_session(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         summary = text_of(arguments, "summary")
         status = arguments.get("status") or "done"
+        if plans.has_word_of_person(tx, context.agent_id):
+            raise ValueError(
+                "not yet: a person has just said or done something; it comes with the next message"
+            )
         left = [
             task
             for task in plans.load_tasks(tx, tx.session_id)

@@ -303,7 +303,8 @@ class CommandQueue:
             assert current is not None
             stopped = session_tools.rerun(tx, current, fresh=fresh, reason=reason)
             plans.revise(tx, task.parent_plan_id, f"{command.requested_by} re-runs {task.name}")
-            text = f"A person re-runs {task.name}{' without its memory' if fresh else ''}{f': {reason}' if reason else '.'}"
+            why = f": {reason.rstrip('.')}." if reason else "."
+            text = f"A person re-runs {task.name}{' without its memory' if fresh else ''}{why}"
             if stopped:
                 text += (
                     f" What depends on it stops, and runs again if its inputs change: {', '.join(stopped)}."

@@ -352,8 +352,18 @@ def notes_of(
 
 
 def wakes(kind: str, payload: Mapping[str, Any]) -> bool:
-    """Whether a note wakes a planner that rests. A task that ended as asked, and tools that came late, are read with the next note that does."""
+    """Whether a note wakes a planner that rests. That a task ended as asked, or tools came late, is read with the next
+    note that does."""
     return kind != "tools" and (kind != "task_done" or "branch" in payload)
+
+
+def has_word_of_person(reads: Any, agent_id: str) -> bool:
+    """Whether an agent has not read yet what a person said or did."""
+    sql = (
+        "SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL"
+        " AND kind IN ('steer', 'rule', 'person', 'task_cancelled')"
+    )
+    return reads.one(sql, (agent_id,)) is not None
 
 
 def undelivered(reads: Any, agent_id: str) -> list[Note]:

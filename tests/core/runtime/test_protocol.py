@@ -70,6 +70,32 @@ async def test_a_plan_that_was_refused_does_not_end_the_turn(bench):
     assert calls_of_the_planner(bench) == 3
 
 
+async def test_a_planner_does_not_end_the_session_over_a_message_that_it_has_not_read(bench):
+    held, finishing = asyncio.Event(), asyncio.Event()
+
+    def plan(request: ModelRequest) -> Any:
+        if role_of(request) != "planner":
+            return [said("done")]
+        if turns(request) == 0:
+            return [call("create_plan", {"tasks": [task("a")]})]
+        if not held.is_set():
+            finishing.set()
+            return held
+        return [call("finish_session", {"summary": "done"}, f"t{turns(request)}")]
+
+    bench.start(plan)
+
+    async def steer() -> None:
+        await bench.until(lambda state: finishing.is_set())
+        planner = next(one for one in bench.state["agents"] if one["role"] == "planner")
+        await bench.applied(bench.submit("steer", agent_id=planner["id"], payload={"text": "also the docs"}))
+        held.set()
+
+    assert (await bench.run_while(steer)).status == "done"
+    assert "also the docs" in told(bench)[-1]
+    assert bench.query("SELECT count(*) FROM inbox WHERE delivered_seq IS NULL") == [(0,)]
+
+
 # --- What must exist at an end ------------------------------------------------------------------------------
 
 
