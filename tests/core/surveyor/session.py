@@ -192,7 +192,7 @@ class FakeSession:
         self.tasks[task]["status"] = "resume"
         return self.plan_state()
 
-    def rerun_task(self, agent: str, task: str, fresh: bool = False) -> str:
+    def rerun_task(self, agent: str, task: str, reason: str = "", fresh: bool = False) -> str:
         if fresh:
             self.contexts.pop(task, None)
         self.tasks[task]["status"] = "pending"
