@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
-from tests.tui.fake_store import HOSTILE, FakeSession, bindable, insert
+from tests.tui.fake_store import HOSTILE, FakeSession, insert
 from tests.tui.test_twenty_questions import import_log, live_run
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -136,18 +136,17 @@ async def test_the_effort_of_an_agent_is_on_its_report_and_its_metrics(desk: Des
         )
 
 
-async def test_a_report_shows_which_of_its_claims_have_evidence(desk: Desk) -> None:
-    """An agent that made no call claims a file and tests."""
+async def test_a_report_shows_what_is_missing_and_that_no_call_was_made(desk: Desk) -> None:
     run = desk.session
-    said = f"I edited core/ledger.py and all tests pass. {HOSTILE}"
-    run.message("explorer3", "assistant", said)
-    run.connection.execute("UPDATE tasks SET result = ? WHERE id = 't-docs'", (bindable(said),))
+    run.message("explorer3", "assistant", f"I edited core/ledger.py and all tests pass. {HOSTILE}")
+    missing = json.dumps([f"notes {HOSTILE}.md"])
+    run.connection.execute("UPDATE tasks SET expected_outputs = ? WHERE id = 't-docs'", (missing,))
     async with desk.shown("Explore docs") as pilot:
         live = pilot.app.screen
         assert isinstance(live, LiveScreen)
         live.plan.select("task:t-docs")
         await pilot.press("i")
-        await shows(pilot, "Evidence", "0 of", "core/ledger.py")
+        await shows(pilot, "Receipt", "missing: notes", "ended without any call")
         assert "\x1b" not in text_of(pilot)
 
 
@@ -162,34 +161,24 @@ async def test_a_long_result_is_folded_until_enter(desk: Desk) -> None:
         await shows(pilot, "finding 19")
 
 
-@pytest.mark.parametrize("origin", ["run", "claude-code"])
-async def test_who_says_it_is_done_without_evidence_is_counted_and_reached_by_e(desk, origin):
+async def test_a_task_that_ended_without_a_call_is_counted_and_reached_by_e(desk):
     session, execute = desk.session, desk.session.connection.execute
-    execute("UPDATE sessions SET origin = ?", (origin,))
     execute("UPDATE agents SET status = 'done' WHERE status = 'failed'")
     execute(
         "UPDATE tasks SET status = 'done', error = NULL, result = NULL WHERE status IN ('failed', 'done')"
     )
     for agent in ("explorer3", "writer01"):
-        session.message(agent, "user", "go on")
         session.message(agent, "assistant", [{"type": "text", "text": f"I fixed `src/a.py`. {HOSTILE}"}])
-    session.message("explorer1", "assistant", [{"type": "text", "text": "All done."}])  # it still works
-    async with desk.shown("✓ 2 ", "unproven: 0 of 2 claims") as pilot:
+    async with desk.shown("✓ 2 ", "check: ended without any call") as pilot:
         seen = set()
         for _ in range(4):
             await pilot.press("e")
-            await until(pilot, lambda: ": unproven: 0 of 2 claims" in text_of(pilot).splitlines()[-2])
+            await until(pilot, lambda: ": check: ended without" in text_of(pilot).splitlines()[-2])
             screen = pilot.app.screen
             assert isinstance(screen, LiveScreen)
             assert screen.plan.selected is not None
             seen.add(screen.plan.selected.agent.name if screen.plan.selected.agent else "")
         assert seen == {"explorer-3", "writer-1"}
-        # Its last words count. A task of ours that is done without a call is told all the same.
-        session.message("explorer3", "user", "really?")
-        session.message("explorer3", "assistant", [{"type": "text", "text": "No, I looked at nothing."}])
-        desk.feed.wake()
-        told = "explorer-3 unproven: 0 of 1 claim" if origin == "run" else "✓ writer-1 unproven: 0 of 2"
-        await shows(pilot, told)
 
 
 async def test_the_report_of_an_imported_session_ends_with_its_last_words_and_shows_a_clean_edit(

@@ -441,9 +441,9 @@ def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
 
 def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> Condition:
     if task is None or task.status == "done":
-        unproven = report_condition(snapshot, agent)
-        if unproven is not None:
-            return unproven
+        flagged = report_condition(snapshot, agent)
+        if flagged is not None:
+            return flagged
     if task is not None and (
         agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")
     ):

@@ -208,8 +208,8 @@ RECEIPTS_AT_ONCE = 20
 
 
 class ReceiptWatch:
-    """Which agents say that they are done while a claim has no evidence. Each report is judged once, in a thread and on a
-    connection of its own: reading the calls of a long session takes seconds."""
+    """Which agents are done with a receipt that a person should look at. Each is read once, in a thread and on a connection
+    of its own: reading the calls of a long session takes seconds."""
 
     def __init__(self, path: Place, judged: Callable[[], None]) -> None:
         """`judged` is called, in any thread, when there is something new to `read`."""
@@ -627,7 +627,7 @@ class Reader(threading.Thread):
             rates=reading.rates,
             detail=self._look(connection, session_id, agents),
             external=outside,
-            unproven=self._receipts.read(facts, agents),
+            flagged=self._receipts.read(facts, agents),
         )
         return None if snapshot.shows_the_same(shown) else snapshot
 

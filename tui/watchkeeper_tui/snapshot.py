@@ -137,8 +137,8 @@ class Snapshot:
     detail: AgentDetail | None = None
     external: External = field(default_factory=External)
     """What sessions in other terminals do."""
-    unproven: Mapping[str, str] = field(default_factory=dict)
-    """Agents that say that they are done, while a claim has no evidence: by id, what the evidence is. Hostile."""
+    flagged: Mapping[str, str] = field(default_factory=dict)
+    """Agents that are done, whose receipt a person should look at: by id, its summary. Hostile."""
     problem: str | None = None
     """Why nothing newer could be read, in one line; the rest is the last good reading."""
 
@@ -479,11 +479,11 @@ def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
 
 
 def report_condition(snapshot: Snapshot, agent: AgentFacts | None) -> Condition | None:
-    """The state of an agent that says that it is done without evidence; None for any other."""
-    summary = snapshot.unproven.get(agent.id) if agent is not None else None
+    """The state of an agent that is done, whose receipt a person should look at; None for any other."""
+    summary = snapshot.flagged.get(agent.id) if agent is not None else None
     if summary is None:
         return None
-    return Condition("✓", "unproven", "waiting", "unproven: " + " ".join(sanitize(summary).split()))
+    return Condition("✓", "check", "waiting", "check: " + " ".join(sanitize(summary).split()))
 
 
 SESSION_BADGES = {

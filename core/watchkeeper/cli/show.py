@@ -229,17 +229,19 @@ def _queue_lines(queue: dict[str, Any]) -> Iterator[str]:
 
 
 def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> Iterator[str]:
-    """What agents claim at their end, and which claims have no evidence."""
-    shown = [one for one in receipts if one["claims"]]
+    """Of agents that are done: what is missing, and how tests and builds ended."""
+    shown = [one for one in receipts if one["outputs"] or one["commands"] or one["flagged"]]
     if shown:
         yield "\nReceipts"
     for one in shown:
         task = f"  {clean(titles.get(one['task']) or one['task'], 60)}" if one["task"] else ""
         yield f"  {one['mark']} {clean(one['name'], 16):<16} {clean(one['summary'], 200)}{task}"
-        for claim in one["claims"]:
-            if claim["verdict"] != "evidence":
-                where = f"  {', '.join(claim['evidence'])}" if claim["evidence"] else ""
-                yield f"      {claim['verdict']}: {clean(claim['note'], 120)}: {clean(claim['said'], 160)}{clean(where, 200)}"
+        for output in one["outputs"]:
+            if output["presence"] != "there":
+                yield f"      {output['presence']}: {clean(output['name'], 120)}"
+        for run in one["commands"]:
+            when = "" if run["after_last_edit"] else ", before the last edit"
+            yield f"      {run['outcome']}{when}: {clean(run['command'], 160)}  {clean(run['message'], 100)}"
 
 
 def _summary_lines(session: dict[str, Any], host: str, *, ended: bool) -> Iterator[str]:

@@ -826,7 +826,7 @@ READING: tuple[ServedTool, ...] = (
         },
         (), _usage,
     ),
-    ServedTool("receipts", "What agents that say they are done claim, and the evidence for it among their calls.", _OF_SESSION,
+    ServedTool("receipts", "Of agents that are done: missing outputs, how tests and builds ended, an ending without a call.", _OF_SESSION,
                ("session",), _receipts),
     ServedTool("artifacts", "What a session saved, with pointers and resources.", _OF_SESSION, ("session",), _artifacts),
     ServedTool("questions", "Tool calls that wait for a person's answer.", _OF_SESSION, (), _questions),

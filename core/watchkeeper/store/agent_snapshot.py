@@ -6,7 +6,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store.agents import WORKTREE_OF_TASK, Worktree, load_worktree
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
@@ -19,6 +19,9 @@ from watchkeeper.store.snapshot import (
     Statement,
     compaction_facts,
 )
+
+if TYPE_CHECKING:
+    from watchkeeper.store.receipts import Receipt
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62
@@ -409,26 +412,6 @@ class ArtifactFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimFacts:
-    """One claim of an agent's report, as `store.receipts` judged it. Texts are hostile until sanitised."""
-
-    about: str
-    verdict: str
-    """`evidence`, `no evidence` or `contradicted`."""
-    note: str
-    """Why, or where the evidence is."""
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceFacts:
-    """Whether what an agent says it did has evidence."""
-
-    summary: str
-    claims: tuple[ClaimFacts, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ReportFacts:
     """One agent's work."""
 
@@ -453,8 +436,8 @@ class ReportFacts:
     unpriced: int
     worktree: Worktree | None = None
     """Where it works, and what it has changed there."""
-    evidence: EvidenceFacts | None = None
-    """Of what it says it did; None until it is done."""
+    receipt: Receipt | None = None
+    """What the rows say of its end; None until it is done."""
 
 
 def session_artifacts(
@@ -476,7 +459,7 @@ class ReportReader:
         self._through_call = 0
         self._calls = (0, 0, 0, 0)
         self._artifacts: tuple[ArtifactFacts, ...] = ()
-        self._evidence: EvidenceFacts | None = None
+        self._receipt: Receipt | None = None
         self._stood: tuple[object, ...] = ()
         """What the artifacts were read for."""
         self._report: ReportFacts | None = None
@@ -504,7 +487,7 @@ class ReportReader:
             self._stood = current
             found = connection.execute(_OUTPUTS_OF_AGENT, (agent.id, MOST_ARTIFACTS)).fetchall()
             self._artifacts = tuple(ArtifactFacts(*row) for row in reversed(found))
-            self._evidence = self._checked(connection) if agent.status == "done" else None
+            self._receipt = self._checked(connection) if agent.status == "done" else None
         report = ReportFacts(
             task[0],
             tuple(str(name) for name in _listed(task[1])),
@@ -515,27 +498,16 @@ class ReportReader:
             self._artifacts,
             *self._models(connection),
             load_worktree(Queries(connection), agent.task_id) if agent.task_id is not None else None,
-            self._evidence,
+            self._receipt,
         )
         if report != self._report:
             self._report = report
         return self._report if self._report is not None else report
 
-    def _checked(self, connection: Connection) -> EvidenceFacts | None:
+    def _checked(self, connection: Connection) -> Receipt | None:
         from watchkeeper.store.receipts import session_receipts
 
-        for receipt in session_receipts(Queries(connection), self._session_id, (self._agent_id,)):
-            claims = (
-                ClaimFacts(
-                    claim.subject or str(claim.kind),
-                    str(claim.verdict),
-                    claim.note or ", ".join(claim.evidence[:2]),
-                    claim.said,
-                )
-                for claim in receipt.claims
-            )
-            return EvidenceFacts(receipt.summary, tuple(claims))
-        return None
+        return next(iter(session_receipts(Queries(connection), self._session_id, (self._agent_id,))), None)
 
     def _tools(self, connection: Connection) -> dict[str, ToolTotal]:
         oldest = connection.execute(_OLDEST_TURN, (self._agent_id, RECENT - 1)).fetchone()

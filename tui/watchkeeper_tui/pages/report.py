@@ -6,7 +6,6 @@ Each value says whether it is exact, estimated, or unpriced.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -48,7 +47,7 @@ def report_page(view: PageContext) -> list[PageLine]:
             )
         ]
     return [
-        *_standing(view), *outcome_lines(view), *_asked(view, report), *_result(view, report), *_evidence(view, report),
+        *_standing(view), *outcome_lines(view), *_asked(view, report), *_result(view, report), *_receipt(view, report),
         *_changes(view, report),
         *_tasks(view), *_artifacts(view, report), *_tools(view, report), *_bill(view, report),
     ]  # fmt: skip
@@ -112,26 +111,34 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     return [*lines, blank("asked.end")]
 
 
-_MESSAGE = re.compile(r"message://[^/\s]+/(\d+)")
-_VERDICTS = {"evidence": ("✓", "done"), "no evidence": ("!", "waiting"), "contradicted": ("✗", "failed")}
+_FACTS = {
+    "there": ("✓", "done"), "missing": ("✗", "failed"), "passed": ("✓", "done"), "failed": ("✗", "failed"),
+}  # fmt: skip
 
 
-def _evidence(view: PageContext, report: ReportFacts) -> list[PageLine]:
-    """What the agent says it did, against what the store shows."""
-    found = report.evidence
-    if found is None or not found.claims:
+def _receipt(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    """What the rows say of the agent's end: outputs, tests and builds."""
+    found = report.receipt
+    if found is None or not found.says_something:
         return []
-    lines = [heading("evidence", "Evidence", sanitize(found.summary))]
-    for number, claim in enumerate(found.claims[:40]):
-        glyph, role = _VERDICTS.get(claim.verdict, ("·", "muted"))
-        about, note = clip(sanitize(claim.about), 60), _MESSAGE.sub(r"message #\1", sanitize(claim.note))
-        pieces: tuple[Piece, ...] = (
-            (f"  {glyph} ", role),
-            (about, "text"),
-            (f"  {clip(note, max(10, view.width - len(about) - 8))}", "muted"),
+    room = max(12, view.width - 44)
+    lines = [heading("receipt", "Receipt", sanitize(found.summary))]
+    for number, output in enumerate(found.outputs[:20]):
+        glyph, role = _FACTS.get(output.presence, ("?", "waiting"))
+        name = clip(sanitize(output.name), room)
+        pieces = ((f"  {glyph} ", role), (name, "text"), (f"  {output.presence}", "muted"))
+        lines.append(PageLine(f"receipt.output.{number}", pieces, copy=output.name))
+    for number, run in enumerate(found.commands):
+        glyph, role = _FACTS.get(run.outcome, ("?", "waiting"))
+        when = "after the last edit" if run.after_last_edit else "before the last edit"
+        where = run.message.rpartition("/")[2]
+        pieces = (
+            (f"  {glyph} ", role if run.after_last_edit else "muted"),
+            (clip(sanitize(run.command), room), "text"),
+            (f"  {run.outcome} {when}, message #{where}", "muted"),
         )
-        lines.append(PageLine(f"evidence.{number}", pieces, copy=claim.said))
-    return [*lines, blank("evidence.end")]
+        lines.append(PageLine(f"receipt.command.{number}", pieces, copy=run.command))
+    return [*lines, blank("receipt.end")]
 
 
 def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:

@@ -158,14 +158,14 @@ class Header(Widget):
             yield _Need(f"$ budget {sanitize(reached.kind)}: {said}", "", "", "failed")
         for pieces in self._parked(self._known_until):
             yield _Need("", "", "", "slot", after=tuple(pieces))
-        yield from self._unproven()
+        yield from self._flagged()
         yield from self._terminals()
 
-    def _unproven(self) -> Iterator[_Need]:
-        """Agents that say that they are done without evidence: how many, and the first by name, with what is missing."""
+    def _flagged(self) -> Iterator[_Need]:
+        """Agents that are done, whose receipts a person should look at: how many, and the first by name, with why."""
         snapshot = self._snapshot
-        if snapshot.unproven:
-            found = [each for each in snapshot.agents if each.id in snapshot.unproven]
+        if snapshot.flagged:
+            found = [each for each in snapshot.agents if each.id in snapshot.flagged]
             condition = report_condition(snapshot, found[0]) if found else None
             if condition is not None:
                 name = clip(sanitize(found[0].name), 24)

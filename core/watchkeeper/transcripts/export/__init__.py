@@ -103,7 +103,7 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
 
     It has the columns of `_SESSION`; `goal` (of several lines), `tags`, `done` (tasks), `compactions`; `spent`, a
     `UsageTotals`, and `models`, one for each model; `partial`, why the totals are lower bounds (empty if they are
-    complete); `tasks`, `agents`, `outputs`, `receipts` of agents that claim something, and the newest
+    complete); `tasks`, `agents`, `outputs`, `receipts` of agents that are done, and the newest
     `facts` with `fact_count`, the number of all.
     """
     rows = _Rows(connection, clean)
@@ -136,7 +136,9 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
         ],
         "outputs": [*rows.shown(_OUTPUTS, session_id)],
         "receipts": [
-            _receipt(one, clean) for one in session_receipts(Queries(connection), session_id) if one.claims
+            _receipt(one, clean)
+            for one in session_receipts(Queries(connection), session_id)
+            if one.outputs or one.commands or one.flagged
         ],
     }
 
@@ -149,9 +151,11 @@ def _receipt(receipt: Receipt, clean: Clean) -> Row:
 
     return {
         "agent": receipt.agent_id, "mark": receipt.mark, "summary": text(receipt.summary), "task": text(receipt.task),
-        "claims": [
-            {"verdict": one.verdict, "note": text(one.note), "said": text(one.said), "evidence": one.evidence}
-            for one in receipt.claims
+        "outputs": [{"name": text(one.name), "presence": one.presence} for one in receipt.outputs],
+        "commands": [
+            {"command": text(one.command), "message": one.message,
+             "outcome": one.outcome if one.after_last_edit else f"{one.outcome}, before the last edit"}
+            for one in receipt.commands
         ],
     }  # fmt: skip
 
