@@ -151,8 +151,13 @@ class PlannedRun:
 
 def inbox_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     """The items of an inbox message; none for any other."""
-    found = re.findall(r"^(\{\"inbox\".*\})$", flat([message]), re.MULTILINE)
-    return [item for text in found for item in json.loads(text)["inbox"]]
+    text = flat([message])
+    found = re.findall(r"^(\{\"inbox\".*\})$", text, re.MULTILINE)
+    items = [item for text in found for item in json.loads(text)["inbox"]]
+    said = re.findall(
+        r"^A person says: (.*?)(?=\n\n\{\"inbox\"|^Task \S+ |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    return [*items, *({"kind": "steer", "text": one} for one in said)]
 
 
 def last_results(request: ModelRequest) -> list[dict[str, Any]]:

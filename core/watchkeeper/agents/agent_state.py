@@ -476,6 +476,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         task.id,
         result=text[:RESULT_CHARACTERS],
         result_ref=result_ref,
+        **({"whole_result": f"result/{task.name}"} if len(text) > RESULT_CHARACTERS else {}),
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
         memory_delta=delta,
         learned=learned_by(tx, agent.id),

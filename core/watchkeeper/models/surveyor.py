@@ -254,8 +254,14 @@ def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[ToolOut
 
 
 def _inbox(text: str) -> list[dict[str, Any]]:
+    said = [{"kind": "steer", "text": found} for found in _SAID.findall(text)]
+    nudged = [{"kind": "nudge"}] if text.startswith("Nothing runs any more.") else []
     items = leading_json(text.partition('\n{"inbox": ')[2])
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    told = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return [*told, *said, *nudged]
+
+
+_SAID = re.compile(r"^A person says: (.*?)(?=\n\n\{\"inbox\"|^Task \S+ |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def leading_json(text: str) -> Any:
@@ -1009,9 +1015,7 @@ def _inputs(turn: Turn) -> list[str]:
     """The counts that exist: of those in the scope, those that the handoff hands over."""
     handoff = leading_json(turn.assignment.partition("\nhandoff:")[2])
     wanted = list(turn.scope.get("inputs", ()))
-    given = (
-        [one.get("name") for one in handoff.get("inputs_ref", ())] if isinstance(handoff, dict) else wanted
-    )
+    given = handoff.get("inputs", ()) if isinstance(handoff, dict) else wanted
     return [name for name in wanted if name in given]
 
 

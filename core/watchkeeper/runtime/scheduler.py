@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,7 +270,7 @@ async def dispatch(
     row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
     source = row[0] if row else None
     inputs = inputs_of(store, task)
-    again = _why_again(store, task, source)
+    again, short = _why_again(store, task, source), short_inputs(store, inputs)
     known = facts.current_facts(
         store,
         environment.session_id,
@@ -287,7 +288,7 @@ async def dispatch(
         text = roles.assignment(
             task,
             inputs,
-            memory_delta_ref=delta_ref,
+            short=short,
             facts=[fact.cited() for fact in known],
             resumed_memory=source is not None and task.attempt > 1,
             place=place,
@@ -457,6 +458,24 @@ def _told_outside(
             if text:
                 said.append((one.role, text[:ATTACHED_CHARACTERS]))
     return said[-ATTACHED_MESSAGES:], list(calls.values()), compactions
+
+
+SHORT_INPUT_BYTES, ALL_SHORT_BYTES = 1_500, 6_000
+"""Bytes of an input that is given with the task, and of all of them; others are read by name."""
+
+
+def short_inputs(reads: Any, inputs: Sequence[roles.Input]) -> dict[str, str]:
+    """The texts of the inputs that are short, by name."""
+    found: dict[str, str] = {}
+    left = ALL_SHORT_BYTES
+    for one in inputs:
+        size = artifacts.size_of(reads, one.ref)
+        if size is None or size > min(left, SHORT_INPUT_BYTES):
+            continue
+        with suppress(UnicodeDecodeError):
+            found[one.name] = (artifacts.get(reads, one.ref) or b"").decode()
+            left -= size
+    return found
 
 
 def _why_again(reads: Any, task: Task, source: str | None) -> str:

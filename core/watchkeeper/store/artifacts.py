@@ -53,6 +53,12 @@ def put(tx: Writes, data: bytes, media_type: str = "text/plain") -> str:
     return ref_of(name)
 
 
+def size_of(reads: Reads, ref: str) -> int | None:
+    """Bytes of an artifact, or None if there is none."""
+    row = reads.one("SELECT size FROM artifacts WHERE digest = ?", (digest_of(ref) or "",))
+    return int(row[0]) if row is not None else None
+
+
 def get(reads: Reads, ref: str) -> bytes | None:
     """The bytes behind a reference, or None where nothing is stored under it.
 

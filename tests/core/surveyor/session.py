@@ -281,7 +281,7 @@ def assignment(task: dict[str, Any], done: Sequence[str] = ()) -> str:
     """The first message of a task. `done`: the tasks before it that are done."""
     handoff = {
         "task": task["name"],
-        "inputs_ref": [{"name": f"figures/{name}", "ref": name, "task": name} for name in done],
+        "inputs": [f"figures/{name}" for name in done],
         "expected_outputs": task["expected_outputs"],
     }
     return f"# Task: {task['title']}\n\n{task['instructions']}\n\nhandoff: {json.dumps(handoff)}\n\nWhen done, reply."

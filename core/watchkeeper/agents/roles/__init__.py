@@ -461,28 +461,28 @@ def assignment(
     task: Task,
     inputs: Sequence[Input],
     *,
-    memory_delta_ref: str | None,
+    short: Mapping[str, str],
     facts: Sequence[str],
     resumed_memory: bool,
     place: str = "",
     again: str = "",
 ) -> str:
-    """A sub-agent's first message: its task and the handoff. `place` says where it works, if not in the workspace; `again`
-    why it is a further attempt."""
+    """A sub-agent's first message: its task and the handoff. `short` has the texts of the inputs that are short, by name.
+    `place` says where it works, if not in the workspace; `again` why it is a further attempt."""
     handoff = {
         "task": task.name,
         "attempt": task.attempt,
-        "inputs_ref": [{"name": one.name, "ref": one.ref, "task": one.task} for one in inputs],
+        "inputs": [one.name for one in inputs],
         "expected_outputs": list(task.expected_outputs),
-        "memory_delta_ref": memory_delta_ref,
     }
     parts = [
         f"# Task: {task.title}",
         task.instructions.strip(),
         "handoff: " + json.dumps(handoff, ensure_ascii=False),
     ]
-    if inputs:
-        parts.append("Read an input with `read_artifact`, by its name or reference.")
+    parts += [f"Input {name}:\n{text}" for name, text in short.items()]
+    if len(inputs) > len(short):
+        parts.append("Read an input with `read_artifact`, by its name.")
     if facts:
         parts.append(
             "What this session knows so far:\n"
@@ -507,10 +507,23 @@ def assignment(
 
 
 def inbox_message(items: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """What waited in an agent's inbox, as one text: a line for people, and the whole as JSON."""
+    """What waited in an agent's inbox, as one text: a line of each, and as JSON what the lines do not say."""
     lines = [_headline(kind, payload) for kind, payload in items]
-    whole = {"inbox": [{"kind": kind, **payload} for kind, payload in items]}
-    return "\n".join(lines) + "\n\n" + json.dumps(whole, ensure_ascii=False)
+    rest = [{"kind": kind, **_readable(payload)} for kind, payload in items if kind in _WITH_DETAILS]
+    details = [json.dumps({"inbox": rest}, ensure_ascii=False)] if rest else []
+    return "\n\n".join(["\n".join(lines), *details])
+
+
+def _readable(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """A note without references: a name is enough to read an artifact."""
+    kept = {key: value for key, value in payload.items() if key not in ("result_ref", "memory_delta")}
+    if "artifacts" in kept:
+        kept["artifacts"] = [one["name"] for one in kept["artifacts"]]
+    return {key: value for key, value in kept.items() if value not in ([], None)}
+
+
+_WITH_DETAILS = ("task_done", "task_failed", "task_paused")
+"""Notes that hold more than their line says."""
 
 
 def _headline(kind: str, payload: dict[str, Any]) -> str:
