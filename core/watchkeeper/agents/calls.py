@@ -91,12 +91,12 @@ def assert_mine(tx: Transaction, agent_id: str) -> None:
         raise AgentStopped(agent_id)
 
 
-def mark_unknown(tx: Transaction, *, agent: Agent, call: Call) -> None:
+def mark_unknown(tx: Transaction, *, agent: Agent, call: Call, also: str = "") -> None:
     """A call was running when its host died, so its effect is unknown. It runs again only if that does no
-    harm."""
+    harm. `also` is what the model is told beside that."""
     assert_mine(tx, agent.id)
     if not call.idempotent:
-        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
+        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN + also, True, tx.now)
     tx.event(
         "tool.unknown",
         agent_id=agent.id,

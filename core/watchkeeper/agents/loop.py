@@ -488,7 +488,11 @@ class AgentLoop:
         assert isinstance(reply, list)
         for call in load_calls(store, self._agent.id, self._turn, reply):
             if call.status is ToolCallStatus.RUNNING:
-                await store.commit(partial(mark_unknown, agent=self._agent, call=call))
+                also = ""
+                if call.name == "bash":
+                    folder = self._environment.folder_of(self._agent.task_id)
+                    also = self._environment.pool.at(folder).begin_anew(self._agent.id)
+                await store.commit(partial(mark_unknown, agent=self._agent, call=call, also=also))
         return await self._finish_turn(reply)
 
     # --- between turns --------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.agents.tools.workers import Child, ChildFailed
+from watchkeeper.agents.tools.workers import Child, ChildFailed, WorkerPool
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.run_session import Asking
@@ -714,6 +714,28 @@ async def test_a_shell_that_a_dead_host_had_is_lost_for_the_next_host_too(bench,
     assert not list(bench.workspace.rglob("HERE"))
     assert (bench.workspace / "AGAIN").exists()
     assert "[not run] Your shell was restarted" in bench.tasks()["a"]["result"]
+
+
+async def test_a_command_that_a_dead_host_was_running_is_unknown_and_names_the_new_shell_at_once(
+    bench, monkeypatch
+):
+    bench.coder(shell("export X=1", "touch ONCE", "touch AFTER"), allow=("bash",))
+    dies = iter([True])
+    ran = WorkerPool.run_shell
+
+    async def run_shell(self: Any, arguments: Any, *given: Any, **options: Any) -> Any:
+        if arguments["command"] == "touch ONCE" and next(dies, False):
+            raise RuntimeError("the host dies here")
+        return await ran(self, arguments, *given, **options)
+
+    monkeypatch.setattr(WorkerPool, "run_shell", run_shell)
+    with pytest.raises(RuntimeError, match="dies here"):
+        await bench.run()
+    assert (await bench.run()).exit_code == 0
+    assert (bench.workspace / "AFTER").exists()
+    result = bench.tasks()["a"]["result"]
+    assert "Verify before you do it again. Your shell ended too" in result
+    assert "[not run] Your shell was restarted" not in result
 
 
 async def test_a_command_whose_worker_is_killed_is_unknown_and_the_model_is_asked_to_verify(bench):

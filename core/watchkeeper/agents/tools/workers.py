@@ -30,6 +30,7 @@ from watchkeeper.agents.tools.contract import (
     SHELL_CLOSED,
     SHELL_CLOSED_NOT_RUN,
     SHELL_LOST,
+    SHELL_NEW,
     Permission,
     ProgramRun,
     Tool,
@@ -636,7 +637,10 @@ class WorkerPool:
                 return unusable
             premises = context.premises
             if premises is not None and premises.shell != shell.identity:
-                return ToolResult(PREMISES_CHANGED, is_error=True)
+                if shell.child is not None and not shell.identity:  # it has just died
+                    await shell.end()
+                lost = await self.take_lost_shell(context.agent_id)
+                return lost or ToolResult(PREMISES_CHANGED, is_error=True)
             try:
                 child = shell.child
                 if child is None:
@@ -675,6 +679,11 @@ class WorkerPool:
     def note_lost_shell(self, agent_id: str) -> None:
         """The agent had a shell that has ended, with an earlier host."""
         self._shells.use(self._workspace, agent_id).lost = True
+
+    def begin_anew(self, agent_id: str) -> str:
+        """Note that the agent is told, with something else, that its shell ended; returns what it is told."""
+        self._shells.use(self._workspace, agent_id).lost = False
+        return SHELL_NEW.format(folder=self._workspace)
 
     async def take_lost_shell(self, agent_id: str) -> ToolResult | None:
         """The answer to the agent's first command after its shell was lost, or was closed with something that cannot
