@@ -352,9 +352,15 @@ def notes_of(
 
 
 def wakes(kind: str, payload: Mapping[str, Any]) -> bool:
-    """Whether a note wakes a planner that rests. That a task ended as asked, or tools came late, is read with the next
-    note that does."""
-    return kind != "tools" and (kind != "task_done" or "branch" in payload)
+    """Whether a note wakes a planner that rests. That a task ended as asked, tools came late or something was pinned is
+    read with the next note that does."""
+    match kind:
+        case "task_done":
+            return "branch" in payload
+        case "rule":
+            return "from" in payload
+        case _:
+            return kind != "tools"
 
 
 def has_word_of_person(reads: Any, agent_id: str) -> bool:

@@ -16,9 +16,8 @@ from typing import Any
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.records.tool_inputs import EDIT_KEYS, command_of, edited_files
 from watchkeeper.store.driver import beginning, decode_or
+from watchkeeper.store.plans import FILE_OUTPUT
 
-FILE_OUTPUT = "file:"
-"""Begins an expected output that is a file of the workspace; any other is the name of an artifact."""
 MOST_CALLS = 4_000
 """The newest calls of each agent that are read."""
 MOST_COMMANDS = 20
