@@ -30,7 +30,7 @@ from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.errors import Shortage
 from watchkeeper.records.messages import Content, Message, Role
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.records.text import cost_text
+from watchkeeper.records.text import cost_text, cut
 from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agents import Agent
@@ -474,7 +474,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         tx,
         "task_done",
         task.id,
-        result=text[:RESULT_CHARACTERS],
+        result=cut(text, RESULT_CHARACTERS, f"the rest is in result/{task.name}"),
         result_ref=result_ref,
         **({"whole_result": f"result/{task.name}"} if len(text) > RESULT_CHARACTERS else {}),
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],

@@ -227,7 +227,7 @@ class PlanTools:
         return self._told(tx, plan_id, f"added {name}")
 
     def revise_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        task = find_task(tx, arguments)
+        task = self._task_to_change(tx, arguments, context)
         if task.status is TaskStatus.RUNNING:
             raise ValueError(f"{task.name} is running; cancel it first, or re-run it after")
         title = text_of(arguments, "title", default=task.title)
@@ -248,7 +248,7 @@ class PlanTools:
         return self._told(tx, task.parent_plan_id, f"revised {task.name}")
 
     def resume_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        task = find_task(tx, arguments)
+        task = self._task_to_change(tx, arguments, context)
         failures = tx.one("SELECT failures FROM tasks WHERE id = ?", (task.id,))[0]
         if failures >= MOST_FAILURES:
             raise ValueError(
@@ -260,16 +260,17 @@ class PlanTools:
         return self._told(tx, task.parent_plan_id, f"resumed {task.name}")
 
     def rerun_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        task = find_task(tx, arguments)
+        task = self._task_to_change(tx, arguments, context)
         if task.attempt >= MOST_ATTEMPTS:
             raise ValueError(f"{task.name} had {task.attempt} attempts; drop it, or make another task of it")
         rerun(tx, task, fresh=bool(arguments.get("fresh")), reason=text_of(arguments, "reason", limit=4_000))
         return self._told(tx, task.parent_plan_id, f"re-runs {task.name}")
 
     def drop_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        task = find_task(tx, arguments)
-        stop_agent(tx, task, "dropped by the planner")
-        plans.move(tx, task.id, TaskStatus.DROPPED, str(arguments.get("reason") or "dropped by the planner"))
+        task = self._task_to_change(tx, arguments, context)
+        by = "dropped by the planner" if context.agent_id else "dropped by a person"
+        stop_agent(tx, task, by)
+        plans.move(tx, task.id, TaskStatus.DROPPED, str(arguments.get("reason") or by))
         return self._told(tx, task.parent_plan_id, f"dropped {task.name}")
 
     def finish_session(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -325,6 +326,21 @@ class PlanTools:
             isolation=one.get("isolation"),
         )
         return name
+
+    def _task_to_change(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> Task:
+        """The task that the call names.
+
+        Raises:
+            ValueError: there is none, or a person changed it since the planner's last message.
+        """
+        task = find_task(tx, arguments)
+        for _, kind, note in plans.undelivered(tx, context.agent_id) if context.agent_id else ():
+            if kind in ("person", "task_cancelled") and note.get("task") == task.name:
+                said = note.get("text") or "a person cancelled it."
+                raise ValueError(
+                    f"{task.name} was changed meanwhile: {said} It is {task.status} now. Decide again if that is not enough"
+                )
+        return task
 
     def _role(self, role: str) -> str:
         if role not in self._roles:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pause": ("control", "Pause a session, or one agent"),
     "cancel": ("control", "End a session, or one agent's task, permanently"),
     "rerun": ("control", "Do a task again"),
+    "plan": ("control", "Add, revise or drop a task of the plan"),
     "compact": ("control", "Compact an agent's context now"),
     "undo": ("control", "Undo an agent's last compaction"),
     "redo": ("control", "Reapply the last undone compaction"),

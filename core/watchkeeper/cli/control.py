@@ -182,10 +182,13 @@ def cancel(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) -
 @session_argument
 @click.argument("task")
 @click.option("--fresh", is_flag=True, help="Start without the memory of the last attempt.")
+@click.option(
+    "--message", metavar="TEXT", help="Why, and what to do differently. The agent and the planner read it."
+)
 @db_option
 @json_option
 @controls_session
-def rerun(opened: SessionHandle, task: str, fresh: bool, as_json: bool) -> int:
+def rerun(opened: SessionHandle, task: str, fresh: bool, message: str | None, as_json: bool) -> int:
     """Do TASK (or an AGENT's task) again, as a new attempt. Tasks that depend on it run again only if their
     inputs changed."""
     task_id, agent_id = opened.task(task), None
@@ -196,7 +199,85 @@ def rerun(opened: SessionHandle, task: str, fresh: bool, as_json: bool) -> int:
             rows = opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
             names = ", ".join(row["name"] for row in rows)
             raise NotFound(f"no task or agent {task!r}; the tasks are {names or 'none yet'}") from None
-    return command(opened, "rerun", as_json, task_id=task_id, agent_id=agent_id, payload={"fresh": fresh})
+    return command(
+        opened,
+        "rerun",
+        as_json,
+        task_id=task_id,
+        agent_id=agent_id,
+        payload={"fresh": fresh, "message": message or ""},
+    )
+
+
+@click.group()
+def plan() -> None:
+    """Change the plan of a session. The planner is told. A change of a task that runs is refused; cancel it first."""
+
+
+_task_options = (
+    click.option("--role", metavar="ROLE", help="The role of its agent, such as coder."),
+    click.option("--title", metavar="TEXT", help="One line for people."),
+    click.option("--needs", multiple=True, metavar="TASK", help="A task that must be done before (repeatable)."),
+    click.option(
+        "--output", "outputs", multiple=True, metavar="NAME",
+        help="What must exist at its end: an artifact, or file:PATH (repeatable).",
+    ),
+)  # fmt: skip
+
+
+def _with_task_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_task_options):
+        function = option(function)
+    return function
+
+
+def _task_arguments(**given: Any) -> dict[str, Any]:
+    """The arguments of a plan tool, without what was not given."""
+    names = {"needs": "depends_on", "outputs": "expected_outputs"}
+    return {
+        names.get(name, name): list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value
+    }
+
+
+@plan.command("add")
+@session_argument
+@click.argument("name")
+@click.argument("instructions")
+@_with_task_options
+@db_option
+@json_option
+@controls_session
+def plan_add(opened: SessionHandle, as_json: bool, **given: Any) -> int:
+    """Add the task NAME. INSTRUCTIONS are all that its agent reads of the plan."""
+    arguments = _task_arguments(**{**given, "role": given["role"] or "coder"})
+    return command(opened, "plan", as_json, payload={"act": "add", "arguments": arguments})
+
+
+@plan.command("revise")
+@session_argument
+@click.argument("task")
+@click.option("--instructions", metavar="TEXT", help="What its agent is to do, whole.")
+@_with_task_options
+@db_option
+@json_option
+@controls_session
+def plan_revise(opened: SessionHandle, as_json: bool, **given: Any) -> int:
+    """Change what is given of TASK, which must not be running. A task that has ended changes with its next re-run."""
+    return command(opened, "plan", as_json, payload={"act": "revise", "arguments": _task_arguments(**given)})
+
+
+@plan.command("drop")
+@session_argument
+@click.argument("task")
+@click.option("--reason", metavar="TEXT", help="Why; the planner reads it.")
+@db_option
+@json_option
+@controls_session
+def plan_drop(opened: SessionHandle, as_json: bool, **given: Any) -> int:
+    """Give TASK up. Those that depend on it run without it."""
+    return command(opened, "plan", as_json, payload={"act": "drop", "arguments": _task_arguments(**given)})
 
 
 @click.command()

@@ -24,8 +24,9 @@ from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.later import RULE
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.loop import AgentLoop
+from watchkeeper.agents.roles import Roles
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.agents.tools.contract import validate_arguments
+from watchkeeper.agents.tools.contract import ToolContext, validate_arguments
 from watchkeeper.agents.tools.workers import mark_fault
 from watchkeeper.memory.buffering import BackgroundTasks
 from watchkeeper.memory.compactor import PassOutcome
@@ -83,6 +84,10 @@ class CommandedHost(Protocol):
     store: SessionStore
 
     @property
+    def roles(self) -> Roles:
+        """The roles that a task may have, and the planner's."""
+
+    @property
     def pausing(self) -> bool:
         """Whether everything is being paused."""
 
@@ -127,6 +132,7 @@ class CommandQueue:
             "resume": self._resume,
             "cancel": self._cancel,
             "rerun": self._rerun,
+            "plan": self._edit_plan,
             "compact": self.compactions.apply,
             "undo": self._undo,
             "redo": self._undo,
@@ -318,6 +324,40 @@ class CommandQueue:
         touched = await self._commit(command, said, change)
         if status in SESSION_ENDED or self._host.driving_once:
             self._host.restrict_to(touched)
+
+    async def _edit_plan(self, command: Command) -> None:
+        """Add, revise or drop a task, as the planner's tools do; the planner is told."""
+        act, arguments = str(command.payload.get("act")), dict(command.payload.get("arguments") or {})
+        row = self._store.one(
+            "SELECT status, current_plan_id FROM sessions WHERE id = ?", (self._store.session_id,)
+        )
+        if SessionStatus(row[0]) in SESSION_ENDED:
+            raise ValueError("the session has ended; continue it with `wk run --from`, or re-run a task")
+        if row[1] is None:
+            raise ValueError("there is no plan yet; the planner makes it first")
+        environment = self._host.environment
+        tools = session_tools.PlanTools(environment.new_id, self._host.roles)
+        acts = {"add": tools.add_task, "revise": tools.revise_task, "drop": tools.drop_task}
+        if act not in acts:
+            raise ValueError(f"a plan has no act {act}; there are {', '.join(acts)}")
+        name = str(arguments.get("name") or arguments.get("task") or "")
+        by_person = ToolContext(self._store.session_id, "", None, environment.workspace)
+
+        def change(tx: Transaction) -> None:
+            acts[act](tx, arguments, by_person)
+            task = session_tools.find_task(tx, {"task": name})
+            verb = {"add": "added", "revise": "revised", "drop": "dropped"}[act]
+            more = {
+                "add": f" ({task.role}): {task.title}",
+                "revise": f": it is {task.role}'s, {task.title}",
+                "drop": "",
+            }[act]
+            why = arguments.get("reason")
+            text = f"A person {verb} the task {task.name}{more}{f', because: {why}' if why else ''}."
+            agent_state.tell_planner(tx, "person", task.id, text=text)
+
+        said = {"add": "is added", "revise": "is revised", "drop": "is dropped"}[act]
+        await self._commit(command, f"{name} {said}", change)
 
     async def _undo(self, command: Command) -> None:
         agent = self._agent(command)

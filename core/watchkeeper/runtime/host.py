@@ -312,6 +312,11 @@ class SessionHost:
         return all(cancelled)
 
     @property
+    def roles(self) -> Roles:
+        """The roles that a task may have, and the planner's."""
+        return self._roles
+
+    @property
     def pausing(self) -> bool:
         """Whether everything is being paused."""
         return self._stopping is not None

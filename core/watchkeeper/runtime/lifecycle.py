@@ -349,7 +349,7 @@ def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
         plans.move(tx, task.id, TaskStatus.DONE, "its inputs did not change")
         if current.status_reason == agent_state.ENDED_STALE and agent is not None:
             made = [{"name": name, "ref": ref} for name, ref in agent_state.produced_by(tx, agent.id)][-20:]
-            result = (current.result or "")[: agent_state.RESULT_CHARACTERS]
+            result = cut(current.result or "", agent_state.RESULT_CHARACTERS)
             agent_state.tell_planner(tx, "task_done", task.id, result=result, artifacts=made)
         return
     if not again:

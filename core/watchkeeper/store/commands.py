@@ -49,6 +49,7 @@ KINDS = frozenset(
         "resume",
         "cancel",
         "rerun",
+        "plan",
         "compact",
         "undo",
         "redo",

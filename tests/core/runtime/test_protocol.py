@@ -254,6 +254,77 @@ async def test_a_fresh_attempt_is_told_what_the_earlier_one_changed(bench):
     assert "An earlier attempt ran commands, which may have changed files too." in text
 
 
+# --- A person's changes of the plan -------------------------------------------------------------------------
+
+
+async def test_a_person_adds_revises_and_drops_tasks_and_the_planner_is_told(bench):
+    chain = Chain(same=True)
+    bench.start(PlannedRun(chain.tasks, chain.work), approval_timeout_seconds=None)
+
+    async def edit() -> None:
+        await bench.hanging("b")
+        for act, arguments, status in (
+            (
+                "add",
+                {"name": "c", "instructions": "Check it.", "role": "reviewer", "depends_on": ["b"]},
+                "applied",
+            ),
+            ("revise", {"task": "c", "instructions": "Check it twice."}, "applied"),
+            (
+                "add",
+                {"name": "d", "instructions": "Write it.", "role": "coder", "depends_on": ["c"]},
+                "applied",
+            ),
+            ("drop", {"task": "d", "reason": "not needed"}, "applied"),
+            ("revise", {"task": "b", "instructions": "Other."}, "refused"),
+            ("add", {"name": "e", "instructions": "x", "role": "nobody"}, "refused"),
+            ("drop", {"task": "nothing"}, "refused"),
+        ):
+            await bench.applied(bench.submit("plan", payload={"act": act, "arguments": arguments}), status)
+        chain.go_on.set()
+
+    assert (await bench.run_while(edit)).status == "done"
+    assert {name: one["status"] for name, one in bench.tasks().items()} == {
+        "a": "done", "b": "done", "c": "done", "d": "dropped",
+    }  # fmt: skip
+    assert bench.tasks()["c"]["instructions"] == "Check it twice."
+    everything = "\n".join(told(bench))
+    for line in (
+        "added the task c (reviewer)",
+        "revised the task c",
+        "dropped the task d, because: not needed.",
+    ):
+        assert f"A person {line}" in everything
+
+
+async def test_a_planner_whose_turn_is_open_cannot_undo_what_a_person_just_changed(bench):
+    held, thinking = asyncio.Event(), asyncio.Event()
+
+    def plan(request: ModelRequest) -> Any:
+        if role_of(request) != "planner":
+            return ModelError("no", kind=ErrorKind.FAIL)
+        if turns(request) == 0:
+            return [call("create_plan", {"tasks": [task("a"), task("b", needs=("a",))]})]
+        if turns(request) == 1:
+            thinking.set()
+            return [call("revise_task", {"task": "b", "title": "Mine"}, "late")] if held.is_set() else held
+        if turns(request) == 2:
+            assert "b was changed meanwhile: A person revised the task b" in flat(request.messages[-2:])
+            return [call("drop_task", {"task": name}, name) for name in ("a", "b")]
+        return [call("finish_session", {"summary": "done"}, f"t{turns(request)}")]
+
+    bench.start(plan)
+
+    async def edit() -> None:
+        await bench.until(lambda state: thinking.is_set())
+        arguments = {"task": "b", "title": "The person's"}
+        await bench.applied(bench.submit("plan", payload={"act": "revise", "arguments": arguments}))
+        held.set()
+
+    assert (await bench.run_while(edit)).status == "done"
+    assert bench.tasks()["b"]["title"] == "The person's"
+
+
 # --- Denials ------------------------------------------------------------------------------------------------
 
 
