@@ -105,7 +105,7 @@ async def test_two_questions_are_open_at_once_and_each_gets_its_own_answer(progr
         assert "one" in json.dumps(first)
         programs.submit("approve", payload={"approval": second["id"]})
         programs.submit("deny", payload={"approval": first["id"], "reason": "not now"})
-        await programs.until(lambda state: programs.calls() == [("bash", "error"), ("bash", "done")])
+        await programs.until(lambda state: programs.calls() == [("bash", "denied"), ("bash", "done")])
 
     await programs.run_while(answer)
     programs.assert_whole()
@@ -1129,8 +1129,8 @@ async def test_a_question_without_an_answer_in_time_is_not_said_to_be_denied_by_
     asks = [bash("t1"), question(0, "t1"), ["await", 0], ["tool", "t1", {"status": "failed"}]]
     await programs.played([[*asks, ["say", "Over."]]], allow=())
     told = "\n".join(programs.prompts())
-    assert "the approval timed out" in told
-    assert "person" not in told
+    assert "No person answered in time" in told
+    assert "A person denied" not in told
 
 
 async def test_a_program_that_runs_what_is_denied_without_asking_is_stopped(programs: Programs) -> None:

@@ -353,7 +353,7 @@ async def test_a_search_shows_the_passage_of_every_session_and_a_preview_at_24_r
         view = pilot.app.screen.view  # type: ignore[attr-defined]
         view.select("older234")
         await shows(
-            pilot, "Last words  The ledger is in the blue safe. more", "$1.25", "Goal        nightly audit"
+            pilot, "Last words  The ledger is in the blue safe. more", "$1.25", "Outcome     all is well"
         )
         await pilot.press("escape")
         await shows(pilot, "paint it", without="in its name")

@@ -342,7 +342,7 @@ class _Copy:
         of_owner: dict[Any, list[Any]] = {}
         for owner, key in keys:
             of_owner.setdefault(owner, []).append(key)
-        if table.key == "id":
+        if table.has_unique_id:
             rows = self._rows(sql, list_of([key for _, key in keys]))
         else:
             sql += f" AND {table.owner}_id = ?"

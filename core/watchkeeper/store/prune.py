@@ -463,13 +463,13 @@ def _rows(connection: Connection, table: Table, owner_id: str) -> Iterator[None]
     keys = f"SELECT {table.key} FROM {table.name} WHERE {table.owner}_id = ?"
     page = f"ORDER BY {table.key} LIMIT {KEYS_AT_ONCE:d}"
     sql = f"DELETE FROM {table.name} WHERE {table.owner}_id = ? AND {table.key} {IN_LIST}"
-    if table.key == "id":  # not by the index of owners
+    if table.has_unique_id:  # not by the index of owners
         sql = f"DELETE FROM {table.name} WHERE id {IN_LIST}"
     found = connection.execute(f"{keys} {page}", (owner_id,)).fetchall()
     while found:
         for start in range(0, len(found), ROWS_AT_ONCE):
             some = list_of([row[0] for row in found[start : start + ROWS_AT_ONCE]])
-            connection.execute(sql, (some,) if table.key == "id" else (owner_id, some))
+            connection.execute(sql, (some,) if table.has_unique_id else (owner_id, some))
             yield
         after = found[-1][0]
         found = connection.execute(f"{keys} AND {table.key} > ? {page}", (owner_id, after)).fetchall()

@@ -115,7 +115,7 @@ class Table:
         """The SQL condition that a row belongs to the session `?`."""
         if self.owner == "session":
             return "session_id = ?"
-        if self._has_unique_id and self.owner == "agent":
+        if self.has_unique_id and self.owner == "agent":
             return (
                 f"id IN (SELECT t.id FROM agents a CROSS JOIN {self.name} t ON t.agent_id = a.id"
                 " WHERE a.session_id = ?)"
@@ -125,10 +125,11 @@ class Table:
     @property
     def in_order(self) -> str:
         """What an `ORDER BY` lists so that rows come in the order in which they were written."""
-        return self.order or ("id" if self._has_unique_id else f"{self.owner}_id, {self.key}")
+        return self.order or ("id" if self.has_unique_id else f"{self.owner}_id, {self.key}")
 
     @property
-    def _has_unique_id(self) -> bool:
+    def has_unique_id(self) -> bool:
+        """Whether `id` alone identifies a row."""
         return self.definition.strip().startswith("id ")
 
 

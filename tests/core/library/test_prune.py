@@ -88,6 +88,12 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
     writer = database.open_writable(bench.path)
     assert index_until(writer, seconds=10)
     kept = {table: bench.query(f"SELECT * FROM {table} WHERE session_id = ?", other) for table in OF_SESSION}
+    of_agent = {
+        table: bench.query(
+            f"SELECT * FROM {table} WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)", other
+        )
+        for table in OF_AGENT
+    }
     named = {row[0] for row in bench.query("SELECT digest FROM outputs WHERE session_id = ?", session)}
 
     def count(table: str, where: str) -> int:
@@ -100,6 +106,13 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
     writer.close()
     for table in OF_SESSION:
         assert bench.query(f"SELECT * FROM {table} WHERE session_id = ?", other) == kept[table], table
+    for table, rows in of_agent.items():
+        assert (
+            bench.query(
+                f"SELECT * FROM {table} WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)", other
+            )
+            == rows
+        ), table
     for (table,) in bench.query("SELECT name FROM sqlite_master WHERE type = 'table'"):
         if "session_id" in {row[1] for row in bench.query(f"SELECT * FROM pragma_table_info('{table}')")}:
             assert count(table, f"session_id = '{session}'") == 0, table

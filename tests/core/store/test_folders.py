@@ -42,7 +42,7 @@ def test_no_parent_of_a_folder_gets_the_default_mode_except_in_a_workspace():
         for file in top.rglob("*.py")
         if "mkdir(" in (text := file.read_text()) and ("parents=True" in text or "makedirs(" in text)
     ]
-    assert sorted(lax) == ["driver.py", "worker_files.py"]
+    assert sorted(lax) == ["confinement.py", "driver.py", "worker_files.py"]
 
 
 def test_the_folders_above_the_remembered_prices_are_for_their_owner_alone(tmp_path):

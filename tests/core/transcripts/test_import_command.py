@@ -238,4 +238,4 @@ def test_a_folder_of_a_sessions_name_does_not_hide_the_session(capsys, db, logs,
     (tmp_path / "last").mkdir()
     monkeypatch.chdir(tmp_path)
     code, out, _ = _wk(capsys, "watch", "last", "--db", db)
-    assert (code, "Mend the cache" in out) == (0, True)
+    assert (code, "TodoWrite (1 task)" in out) == (0, True)

@@ -964,13 +964,12 @@ class ProgramLoop:
             raise
         finally:
             self._asks.pop(ask.id, None)
+            if message and call is not None:  # before the program can report what came of it
+                call.denied, call.message = True, message
             if self._backend is not None:
                 with suppress(BackendFailed):
                     await self._backend.answer(ask.id, decision)
         self._silent_since = self._environment.clock.monotonic()
-        if message and call is not None:
-            call.denied = True
-            call.message = message
 
     async def _decide(self, ask: backends.Ask, call: _OpenCall) -> tuple[Decision, str]:
         environment = self._environment
