@@ -75,6 +75,7 @@ class Fake:
         lives_given = script.get("lives", [])
         self.prompts = deque(lives_given[self.life] if self.life < len(lives_given) else [])
         self.waiting: deque[dict[str, Any]] = deque()
+        self.early: list[dict[str, Any]] = []
         self.open_prompts: list[Any] = []
         self.events: queue.Queue[Any] = queue.Queue()
         self.mode = MODES[0]
@@ -143,13 +144,19 @@ class Fake:
         return message
 
     def until(self, wanted: Any) -> dict[str, Any]:
-        """Read until a message has that method, or answers the request with that id."""
+        """Read until a message has that method, or answers the request with that id. Answers to other requests are kept."""
+        for message in self.early:
+            if message.get("id") == wanted:
+                self.early.remove(message)
+                return message
         while True:
             message = self.take()
             if message.get("method") == wanted or ("method" not in message and message.get("id") == wanted):
                 return message
             if "method" in message and "id" in message and message["method"] != "session/prompt":
                 self.waiting.append(message)
+            elif "method" not in message:
+                self.early.append(message)
 
     def serve(self) -> None:
         while True:
