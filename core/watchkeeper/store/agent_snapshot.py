@@ -6,10 +6,11 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from watchkeeper.store.agents import WORKTREE_OF_TASK, Worktree, load_worktree
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
+from watchkeeper.store.receipts import Receipt
 from watchkeeper.store.snapshot import (
     COMPACTION_COLUMNS,
     AgentFacts,
@@ -19,9 +20,6 @@ from watchkeeper.store.snapshot import (
     Statement,
     compaction_facts,
 )
-
-if TYPE_CHECKING:
-    from watchkeeper.store.receipts import Receipt
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62

@@ -298,7 +298,7 @@ async def test_a_rule_of_an_earlier_release_that_no_prompt_holds_reaches_its_age
 
 async def test_cancelling_a_task_ends_its_agent_at_once_and_the_planner_is_told(bench, gate):
     def script(request: ModelRequest) -> Any:
-        if "task_cancelled" in flat(request.messages[-1:]):
+        if "was cancelled by a person" in flat(request.messages[-1:]):
             return [call("finish_session", {"summary": "it was cancelled"}, "f")]
         return PlannedRun([task("a")], steps(4, gate))(request)
 

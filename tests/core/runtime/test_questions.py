@@ -734,7 +734,7 @@ async def test_a_command_that_a_dead_host_was_running_is_unknown_and_names_the_n
     assert (await bench.run()).exit_code == 0
     assert (bench.workspace / "AFTER").exists()
     result = bench.tasks()["a"]["result"]
-    assert "Verify before you do it again. Your shell ended too" in result
+    assert "Verify before you do it again. Your shell was lost with it" in result
     assert "[not run] Your shell was restarted" not in result
 
 

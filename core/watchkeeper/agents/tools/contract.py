@@ -106,9 +106,7 @@ SHELL_LOST = (
     " run. The new shell is in {folder}. Set up what you need, then call again."
 )
 """The answer to the first command after an agent's shell was lost."""
-SHELL_NEW = (
-    " Your shell ended too: its folder, variables and background jobs are gone. The new shell is in {folder}."
-)
+SHELL_NEW = " Your shell was lost with it: its folder, variables and background jobs are gone. The new shell is in {folder}."
 """What an agent is told with a command that its shell did not outlive."""
 SAVE_SHELL = "save_shell"
 """In a request, in the place of a tool: end the shell's jobs, and answer with the JSON of what can be restored of the
