@@ -400,7 +400,8 @@ async def test_a_confined_shell_that_was_closed_is_restored_and_confined(
 ):
     pool = make_pool(environ=environ, sandbox="workspace")
     run = caller(pool, workspace)
-    await run("bash", command="mkdir sub; cd sub; export MINE='a b' PYTHONPATH=$PWD; sleep 1001 & ")
+    begun = "until grep -q sleep /proc/$!/comm; do :; done"
+    await run("bash", command=f"mkdir sub; cd sub; export MINE='a b' PYTHONPATH=$PWD; sleep 1001 & {begun}")
     await pool.release("agent1", continues=True)
     result = await run("bash", command="echo $PWD $MINE $PYTHONPATH")
     assert "background jobs have ended: sleep 1001" in str(result.content)

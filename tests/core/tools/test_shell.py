@@ -22,10 +22,17 @@ from watchkeeper.agents.tools.contract import ToolResult
 from watchkeeper.agents.tools.workers import WorkerPool
 
 
+def _lives(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 async def gone(pid: int) -> bool:
     """Whether a process is dead within a second."""
     for _ in range(100):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+        if not _lives(pid):
             return True
         await asyncio.sleep(0.01)
     return False
