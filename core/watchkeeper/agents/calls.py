@@ -40,14 +40,6 @@ class Call:
     """The model's input, where a person edited it; else None."""
 
 
-def tool_input(content: Any, position: int) -> Any:
-    """The input of a call of a reply, by its place among the reply's calls."""
-    uses = (
-        [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
-    )
-    return _input(uses, position)
-
-
 def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
     """The calls of a turn, joined with the inputs that stand in the model's reply."""
     uses: list[Block] = (

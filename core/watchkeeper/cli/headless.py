@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from textwrap import wrap
 from typing import Any
 
 import click
@@ -190,10 +192,21 @@ def outcome_lines(session_id: str, status: str, outcome: Mapping[str, Any]) -> I
     from watchkeeper.store.outcome import RunOutcome
 
     ended = RunOutcome.from_json(status, outcome)
+    columns = os.get_terminal_size(1).columns if sys.stdout.isatty() else 0
     for line in ended.lines(session_id):
-        yield f"  {line}".rstrip()
+        for part in _wrapped(line, columns - 2) if columns > 20 else [line]:
+            yield f"  {part}".rstrip()
     if ended.artifacts:
         yield f"  (wk artifacts {session_id} NAME prints one)"
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """A line of prose in lines of a terminal; one of a table or of code as it is."""
+    prose = line.lstrip()
+    if len(line) <= width or line.startswith(("    ", "|", "```")):
+        return [line]
+    lead = len(line) - len(prose) + (2 if prose.startswith(("- ", "* ")) else 0)
+    return wrap(line, width, subsequent_indent=" " * lead, break_long_words=False, break_on_hyphens=False)
 
 
 def print_outcome(path: Place, session_id: str) -> None:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.agents import backends, roles
 from watchkeeper.agents.agent_state import AgentMemory, inputs_of, limits_of
 from watchkeeper.agents.backends.record import ProgramRecord, key_of
-from watchkeeper.agents.calls import tool_input
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.roles import Role
@@ -37,7 +36,8 @@ from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent, ProgramSession
-from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.driver import encode
+from watchkeeper.store.outcome import inputs_of_calls
 from watchkeeper.store.plans import Standing, Task
 from watchkeeper.store.transaction import Transaction
 
@@ -506,18 +506,12 @@ MOST_FILES_TOLD = 40
 
 def changed_by_task(reads: Any, task_id: str) -> tuple[list[str], bool]:
     """The files that the agents of a task changed with tools, as they named them, and whether they ran commands."""
-    rows = reads.all(
-        "SELECT c.name, c.position, c.edited_input, m.content FROM agents a JOIN tool_calls c ON c.agent_id = a.id"
-        " JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq"
-        " WHERE a.task_id = ? AND c.status IN ('done', 'unknown', 'running') ORDER BY c.id",
-        (task_id,),
-    )
     files: dict[str, None] = {}
     ran = False
-    for name, position, edited, content in rows:
-        given = decode(edited) if edited is not None else tool_input(decode(content), position)
-        files |= dict.fromkeys(edited_files(given))
-        ran = ran or name == "bash" or bool(command_of(given))
+    for (agent_id,) in reads.all("SELECT id FROM agents WHERE task_id = ? ORDER BY ordinal", (task_id,)):
+        for given in inputs_of_calls(reads, agent_id, unknown=True):
+            files |= dict.fromkeys(edited_files(given))
+            ran = ran or bool(command_of(given))
     return list(files), ran
 
 

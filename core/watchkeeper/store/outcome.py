@@ -11,12 +11,12 @@ from watchkeeper.records.states import AgentStatus, SessionStatus, ToolCallStatu
 from watchkeeper.records.text import lazily, sanitize
 from watchkeeper.records.tool_inputs import edited_files
 from watchkeeper.store.agents import Worktree, load_worktrees
-from watchkeeper.store.driver import decode_or
+from watchkeeper.store.driver import IN_LIST, decode_or, list_of
 from watchkeeper.store.imports import PROGRAMS
 
 UNKNOWN = "unknown"
 """What stopped a run, where no reason was recorded."""
-NAMES_SHOWN = 40
+NAMES_SHOWN = 16
 """Names of artifacts, and of files, in one list of a text."""
 _DIFFED = lazily(r"^(?:---|\+\+\+) [ab]/(.+?)\s*$", re.MULTILINE)
 """The files of a diff."""
@@ -41,7 +41,8 @@ class RunOutcome:
 
     ending: RunEnding
     artifacts: tuple[str, ...]
-    """The names of what its agents saved, the newest first; the results of tasks are no artifacts."""
+    """The names of what its agents saved: what a task promised first, then the newest first. The results of tasks are no
+    artifacts."""
     files: tuple[str, ...]
     """Files that its agents edited with a tool that names the file, or in a git worktree. What a shell command
     changed in the workspace is not known."""
@@ -129,9 +130,12 @@ def load_outcome(reads: Any, session_id: str) -> RunOutcome | None:
         " ORDER BY max(id) DESC",
         (session_id,),
     )
+    tasks = reads.all("SELECT expected_outputs FROM tasks WHERE session_id = ?", (session_id,))
+    promised = {name for row in tasks for name in decode_or(row[0], [])}
+    names = sorted((one[0] for one in saved), key=lambda name: name not in promised)
     return RunOutcome(
         ending,
-        tuple(one[0] for one in saved),
+        tuple(names),
         files_edited(reads, session_id, workspace=row[4], trees=trees),
         tuple(tree.branch for tree in trees if _is_left(tree)),
     )
@@ -152,18 +156,21 @@ def files_edited(
     found: dict[str, None] = {}
     agents = reads.all("SELECT id FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
     for agent_id in (row[0] for row in agents):
-        for name in _named_by(reads, agent_id):
-            path = name.replace("\\", "/")
-            folder = next((one for one in folders if path.startswith(one)), "")
-            found[path.removeprefix(folder).removeprefix("./")] = None
+        for given in inputs_of_calls(reads, agent_id):
+            for name in edited_files(given):
+                path = name.replace("\\", "/")
+                folder = next((one for one in folders if path.startswith(one)), "")
+                found[path.removeprefix(folder).removeprefix("./")] = None
     for tree in trees:
         inner = f"{tree.prefix}/" if tree.prefix else ""
         found |= dict.fromkeys(name.removeprefix(inner) for name in _DIFFED.findall(tree.diff))
     return tuple(found)
 
 
-def _named_by(reads: Any, agent_id: str) -> Iterator[str]:
-    """The files that an agent's calls wrote, as their inputs name them."""
+def inputs_of_calls(reads: Any, agent_id: str, *, unknown: bool = False) -> Iterator[Any]:
+    """The inputs of an agent's calls that ended without an error, as a person edited them. `unknown`: also of those whose
+    outcome is not known."""
+    statuses = (ToolCallStatus.DONE, *((ToolCallStatus.UNKNOWN, ToolCallStatus.RUNNING) if unknown else ()))
     last = 0
     while True:
         replies = reads.all(
@@ -176,8 +183,8 @@ def _named_by(reads: Any, agent_id: str) -> Iterator[str]:
         first, last = replies[0][0], replies[-1][0]
         calls = reads.all(
             "SELECT seq, tool_use_id, edited_input FROM tool_calls WHERE agent_id = ? AND seq BETWEEN ? AND ?"
-            " AND status = ? AND is_error = 0",
-            (agent_id, first, last, ToolCallStatus.DONE),
+            f" AND status {IN_LIST} AND (is_error = 0 OR status <> 'done')",
+            (agent_id, first, last, list_of(statuses)),
         )
         done = {(row[0], row[1]): row[2] for row in calls}
         for seq, content in replies:
@@ -185,4 +192,4 @@ def _named_by(reads: Any, agent_id: str) -> Iterator[str]:
             for block in blocks if isinstance(blocks, list) else ():
                 if isinstance(block, dict) and (place := (seq, block.get("id"))) in done:
                     edited = decode_or(done[place], None) if done[place] else None
-                    yield from edited_files(edited or block.get("input"))
+                    yield edited or block.get("input")

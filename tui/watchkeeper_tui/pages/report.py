@@ -47,7 +47,7 @@ def report_page(view: PageContext) -> list[PageLine]:
             )
         ]
     return [
-        *_standing(view), *outcome_lines(view), *_asked(view, report), *_result(view, report), *_receipt(view, report),
+        *outcome_lines(view), *_standing(view), *_asked(view, report), *_result(view, report), *_receipt(view, report),
         *_changes(view, report),
         *_tasks(view), *_artifacts(view, report), *_tools(view, report), *_bill(view, report),
     ]  # fmt: skip
