@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from watchkeeper.records.text import one_line, plural
-from watchkeeper.records.tool_inputs import EDIT_KEYS, command_of, edited_files
-from watchkeeper.store.driver import beginning, decode_or
+from watchkeeper.records.tool_inputs import command_of, edited_files
+from watchkeeper.store.driver import IN_LIST, decode_or, list_of
 from watchkeeper.store.plans import FILE_OUTPUT
 
 MOST_CALLS = 4_000
@@ -190,12 +190,7 @@ class _Call:
 
 
 def _calls(reads: Any, family: Sequence[str]) -> Iterator[_Call]:
-    """The newest calls that may edit a file or run a command."""
-    held = [
-        "Begin Patch",
-        *(f'"{key}"' for key in ("command", "cmd", "script", "changes", *sorted(EDIT_KEYS))),
-    ]
-    any_of = " OR ".join(["content LIKE ? ESCAPE '\\'"] * len(held))
+    """The newest calls, with their inputs."""
     for agent_id in family:
         rows = reads.all(
             "SELECT id, seq, tool_use_id, status, is_error, edited_input FROM tool_calls WHERE agent_id = ? ORDER BY id"
@@ -205,9 +200,8 @@ def _calls(reads: Any, family: Sequence[str]) -> Iterator[_Call]:
         if not rows:
             continue
         contents = reads.all(
-            "SELECT seq, content FROM messages WHERE agent_id = ? AND seq >= ? AND role = 'assistant'"
-            f" AND content LIKE '%tool\\_use%' ESCAPE '\\' AND ({any_of})",
-            (agent_id, min(row[1] for row in rows), *("%" + beginning(one) for one in held)),
+            f"SELECT seq, content FROM messages WHERE agent_id = ? AND seq {IN_LIST}",
+            (agent_id, list_of(sorted({row[1] for row in rows}))),
         )
         inputs = {
             (seq, block.get("id")): block.get("input")
@@ -257,19 +251,21 @@ def _outputs(
 
 
 def _commands(calls: Sequence[_Call]) -> tuple[CommandRun, ...]:
-    """The last run of each test or build command; `calls` in their order."""
-    edits = [call.id for call in calls if call.ended and not call.failed and edited_files(call.given)]
-    last_edit = max(edits, default=0)
+    """The last runs of test and build commands, each command once, the newest first; `calls` in their order."""
+    edits = (
+        call.id for call in reversed(calls) if call.ended and not call.failed and edited_files(call.given)
+    )
+    last_edit = next(edits, 0)
     runs: dict[str, CommandRun] = {}
-    for call in calls:
-        for command, shows_exit in test_commands(command_of(call.given)):
+    for call in reversed(calls):
+        for command, shows_exit in reversed(test_commands(command_of(call.given))):
             outcome = Outcome.FAILED if call.failed else Outcome.PASSED
             if not (call.ended and shows_exit):
                 outcome = Outcome.UNKNOWN
-            runs.pop(command, None)
-            runs[command] = CommandRun(command, outcome, call.id > last_edit, call.message)
-    newest = list(reversed(runs.values()))
-    return tuple(sorted(newest, key=lambda run: not run.after_last_edit)[:MOST_COMMANDS])
+            runs.setdefault(command, CommandRun(command, outcome, call.id > last_edit, call.message))
+        if len(runs) >= MOST_COMMANDS:
+            break
+    return tuple(runs.values())[:MOST_COMMANDS]
 
 
 # --- Which commands test or build ---------------------------------------------------------------------------
