@@ -34,7 +34,7 @@ class Outcome:
     transcripts: dict[str, list[Any]]
     """`task/attempt` → its messages."""
     interrupted: set[str]
-    """Of `transcripts`: those which tell of a call whose outcome is unknown, and so differ."""
+    """Of `transcripts`: those with a call whose outcome is unknown, which differ."""
     effects: Counter[str]
     unknown_effects: set[str]
     """Effects whose call is marked `unknown` in the log of events."""
@@ -71,7 +71,10 @@ def _look(read: Read, log: Path) -> Outcome:
     agents = read("SELECT a.id, t.name, a.attempt FROM agents a JOIN tasks t ON t.id = a.task_id")
     marked = {
         row[0]
-        for row in read("SELECT DISTINCT agent_id FROM messages WHERE content LIKE '%outcome unknown%'")
+        for row in read(
+            "SELECT agent_id FROM messages WHERE content LIKE '%outcome unknown%'"
+            " UNION SELECT agent_id FROM tool_calls WHERE status = 'unknown'"
+        )
     }
     return Outcome(
         tasks=read("SELECT name, status, attempt, result FROM tasks ORDER BY name"),
@@ -165,7 +168,11 @@ def problems_of(read: Read) -> Iterator[str]:
         yield "news was never delivered"
     if read("SELECT 1 FROM tool_calls WHERE status IN ('pending', 'running')"):
         yield "a call never ended"
-    if read("SELECT 1 FROM tool_calls WHERE result_seq IS NULL AND status != 'cancelled'"):
+    # An agent that a re-run of its inputs stopped takes no further step, so nothing is delivered to it.
+    if read(
+        "SELECT 1 FROM tool_calls c JOIN agents a ON a.id = c.agent_id WHERE c.result_seq IS NULL"
+        " AND c.status != 'cancelled' AND NOT (c.status = 'unknown' AND a.status = 'cancelled')"
+    ):
         yield "a result was never delivered"
     if read("SELECT 1 FROM agents WHERE task_id IS NOT NULL GROUP BY task_id, attempt HAVING count(*) > 1"):
         yield "an attempt was given to two agents"
