@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results
 from watchkeeper.agents.tools.contract import McpServer, OutsideTool, ToolContext
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, kill_tree, mark_of
+from watchkeeper.agents.tools.workers import Child, ChildFailed
 from watchkeeper.records.messages import ErrorKind, ModelError
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import Runtime
@@ -250,6 +252,31 @@ async def test_no_text_of_a_model_or_tool_is_taken_for_an_answer_to_its_question
     calls = query(runtime.path, "SELECT name, status FROM tool_calls WHERE name IN ('bash', 'approve')")
     assert dict(calls) == {"bash": "denied", "approve": "error"}
     assert {row[0] for row in query(runtime.path, "SELECT status FROM approvals")} == {"expired"}
+
+
+async def test_a_worker_that_ends_while_a_request_cannot_be_written_is_told_of_once(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shortage of the 22nd write of a host left "Future exception was never retrieved" on its standard error."""
+    stray: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
+    child = await Child.start(
+        {"mode": "files", "workspace": str(workspace), "database_files": [], "lease_folder": ""},
+        os.environ,
+        "agent",
+    )
+
+    async def after_its_end() -> None:
+        assert child._reader is not None
+        await child._reader
+
+    monkeypatch.setattr(child, "_why_not_written", after_its_end)
+    assert child._process.stdin is not None
+    child._process.stdin.close()
+    with pytest.raises(ChildFailed, match="the tool worker died"):
+        await child.call({"tool": "list_folder", "arguments": {}})
+    gc.collect()
+    assert not stray
 
 
 def test_a_shells_environment_has_no_credentials_whatever_they_are_called(tmp_path, workspace):

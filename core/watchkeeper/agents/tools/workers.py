@@ -207,6 +207,9 @@ class Child:
             raise
         finally:
             self._pending.pop(number, None)
+            # Where the request could not be written, nobody waits for the answer, which may tell the same fault.
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()
         if (fault := from_record(answered.get("host_fault"))) is not None:
             raise fault
         if left := answered.pop("left", None):
