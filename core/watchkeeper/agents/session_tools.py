@@ -123,6 +123,7 @@ _TASK = {
         },
     },
     "required": ["name", "instructions", "role"],
+    "additionalProperties": False,
 }
 ENDS_TURN = frozenset({"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task"})
 """After a reply of the planner that only changed the plan, its turn is over: the next call comes with news."""
@@ -156,7 +157,7 @@ class PlanTools:
                 ["tasks"],
                 self.create_plan,
             ),
-            tool("add_task", f"Add a task to the plan. {_ENDS}", whole, list(_TASK["required"]), self.add_task),
+            tool("add_task", f"Add a task to the plan. {_ENDS}", whole, ["name", "instructions", "role"], self.add_task),
             tool(
                 "revise_task",
                 "Change the title, instructions, role or dependencies of a task that is not running.",
@@ -628,17 +629,17 @@ MOST_INPUTS = 2_000
 
 def artifact_tools() -> list[FunctionTool]:
     """`save_artifact`, `read_artifact`, `merge_artifacts`."""
-    reference = {"type": "string", "description": "an artifact's name, or artifact://sha256/…"}
+    reference = {"type": "string", "description": "an artifact's name"}
     return [
         tool(
             "save_artifact",
-            "Keep something you made, under a name: text, JSON, or a file of the workspace (`path`). In JSON, an object"
+            "Keep something you made, under a name: text, JSON, or a file of the workspace (`file_path`). In JSON, an object"
             ' {"$artifact": name} is replaced by that artifact\'s own JSON, so that large results need not pass through'
             " your context.",
             {
                 "name": {"type": "string"},
                 "content": {"type": ["string", "object", "array"], "description": "text, an object or a list"},
-                "path": {"type": "string", "description": "a file to save, in place of `content`"},
+                "file_path": {"type": "string", "description": "a file to save, in place of `content`"},
                 "media_type": {"type": "string"},
                 "final": {
                     "type": "boolean",
@@ -650,7 +651,7 @@ def artifact_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_artifact",
-            "Read an artifact, by name or reference; a JSON pointer such as /totals gives one part of a JSON"
+            "Read an artifact by its name; a JSON pointer such as /totals gives one part of a JSON"
             " artifact.",
             {
                 "ref": reference,
@@ -665,7 +666,7 @@ def artifact_tools() -> list[FunctionTool]:
             "merge_artifacts",
             "Merge JSON artifacts, in order, into a new one: numbers add up, lists join, objects merge,"
             " equal texts stay.",
-            {"inputs": {"type": "array", "items": reference, "description": "names, references, or one pattern such as part/*"},
+            {"inputs": {"type": "array", "items": reference, "description": "names, or one pattern such as part/*"},
              "name": {"type": "string"}},
             ["inputs", "name"],
             merge,
@@ -676,10 +677,10 @@ def artifact_tools() -> list[FunctionTool]:
 def save(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     name = _name(arguments)
     content = arguments.get("content")
-    if (content is None) == (arguments.get("path") is None):
-        raise ValueError("give either `content` or `path`")
+    if (content is None) == (arguments.get("file_path") is None):
+        raise ValueError("give either `content` or `file_path`")
     if content is None:
-        data, media_type = _file_of(text_of(arguments, "path", limit=4_000), context)
+        data, media_type = _file_of(text_of(arguments, "file_path", limit=4_000), context)
     elif isinstance(content, str):
         data, media_type = content.encode("utf-8", "replace"), "text/plain"
         if name.endswith(".md"):
@@ -738,7 +739,7 @@ def merge(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> T
     if len(names) > MOST_INPUTS:
         raise ValueError(f"{len(names)} artifacts are too many to merge at once; at most {MOST_INPUTS}")
     if not names:
-        raise ValueError(f"no artifact matches {', '.join(wanted) or 'an empty list'}")
+        raise ValueError(artifacts.unknown(tx, tx.session_id, ", ".join(wanted)))
     result = _store(
         tx, context, name, _dump(merge_json([_load_json(tx, one) for one in names])), "application/json"
     )
@@ -759,7 +760,7 @@ def _store(tx: Transaction, context: ToolContext, name: str, data: bytes, media_
         ref=ref,
         bytes=len(data),
     )
-    return ToolResult(json.dumps({"ref": ref, "name": name, "bytes": len(data)}))
+    return ToolResult(json.dumps({"name": name, "bytes": len(data)}))
 
 
 def _name(arguments: dict[str, Any]) -> str:
@@ -778,7 +779,7 @@ def _load(tx: Transaction, name_or_ref: str) -> bytes:
     ref = artifacts.resolve(tx, tx.session_id, name_or_ref)
     data = artifacts.get(tx, ref) if ref else None
     if data is None:
-        raise ValueError(f"there is no artifact {name_or_ref!r}")
+        raise ValueError(artifacts.unknown(tx, tx.session_id, name_or_ref))
     return data
 
 

@@ -392,9 +392,10 @@ class Toolbox:
             len(text) <= self._result_characters and "whole_output" not in result.effects
         ):
             return result
-        ref = artifacts.save_output(
+        name = f"tool-output/{call.name}/{call.id}"
+        artifacts.save_output(
             tx,
-            name=f"tool-output/{call.name}/{call.id}",
+            name=name,
             data=str(result.effects.get("whole_output") or text).encode("utf-8", "replace"),
             media_type="text/plain",
             agent_id=self._agent.id,
@@ -402,7 +403,7 @@ class Toolbox:
             kind="tool_output",
         )
         head, tail = text[: self._result_characters * 3 // 5], text[-self._result_characters // 5 :]
-        cut = f"\n[… {len(text) - len(head) - len(tail)} characters left out; the whole is {ref}, read it with read_back …]\n"
+        cut = f"\n[… {len(text) - len(head) - len(tail)} characters left out; read the whole with read_artifact, name {name} …]\n"
         return ToolResult(head + cut + tail, result.is_error, result.effects)
 
     def _context(self, call: Call, permit: Permit) -> ToolContext:

@@ -233,8 +233,9 @@ class SessionServer:
                 reads.connection, session_id
             )
             data = artifacts.get(reads, ref) if ref is not None and held else None
+            missing = "" if data is not None else artifacts.unknown(reads, session_id, unquote(words[2]))
         if data is None:
-            raise ValueError(f"session {session_id} has no artifact of that name")
+            raise ValueError(f"session {session_id}: {missing}")
         cut = len(data) > ARTIFACT_BYTES
         try:
             text = data[:ARTIFACT_BYTES].decode("utf-8", "ignore" if cut else "strict")

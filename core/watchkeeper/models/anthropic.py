@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.models.client import NOTHING_SAID, SdkModel, has_value, host_of, names_a_key
 from watchkeeper.models.effort import choose, other_host
 from watchkeeper.models.failures import MESSAGES_API, Failure, RetryPolicy, error_bounding_client
+from watchkeeper.models.gate import FOREGROUND
 from watchkeeper.models.stream import ReplyAssembler, Timeouts, without_lone_surrogates
 from watchkeeper.records.messages import VENDOR_KEY, ErrorKind, ModelError, ModelRequest
 from watchkeeper.records.ports import Clock
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 # Prompt-cache breakpoints are set where they pay. A breakpoint says "the part before this will come again".
 # At most four are allowed. They mark the end of the tools, of the system prompt, of the stable prefix (pinned
 # messages and observations, byte-identical between compactions) and of the last message, so that the next
-# turn reads this one from the cache. From a breakpoint the provider looks back at most 20 blocks for what it
+# turn reads this one from the cache. A background call has none: its system prompt and its one message share nothing with
+# the agent's prompt, and no later call begins with them. From a breakpoint the provider looks back at most 20 blocks for what it
 # knows. After a turn of more blocks than that (many parallel calls), the end of the previous turn gets the
 # breakpoint of the tools instead.
 #
@@ -69,7 +71,7 @@ def request_body(
         ]
     if request.system:
         body["system"] = [{"type": "text", "text": without_lone_surrogates(request.system)}]
-    if prompt_cache:
+    if prompt_cache and request.purpose in FOREGROUND:
         _mark(body, request.stable_prefix)
     return body
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from watchkeeper.models.client import NOTHING_SAID, SdkModel, has_value, host_of, names_a_key
 from watchkeeper.models.effort import choose, other_host, row_of
 from watchkeeper.models.failures import CHAT_API, RESPONSES_API, Failure, RetryPolicy, error_bounding_client
+from watchkeeper.models.gate import FOREGROUND
 from watchkeeper.models.stream import (
     BrokenStream,
     ReplyAssembler,
@@ -913,7 +914,7 @@ class ResponsesModel(OpenAIModel):
             reasoning=not plain and "include" not in self._left_out,
             arguments=self._effort_arguments(request),
         )
-        if self.base_url is None and request.agent_id:
+        if self.base_url is None and request.agent_id and request.purpose in FOREGROUND:
             body["prompt_cache_key"] = request.agent_id  # sends an agent's calls to where its cache is
         return body
 

@@ -532,7 +532,6 @@ def _create(turn: Turn, workspace: str, parts: Sequence[Part], left_out: Sequenc
             f"Say which parts are missing, if any are.\n\n{SCOPE} {json.dumps(whole, ensure_ascii=False)}",
             "role": "writer",
             "depends_on": names,
-            "inputs": list(inputs),
             "expected_outputs": REPORTS,
         }
     )

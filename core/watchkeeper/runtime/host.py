@@ -604,6 +604,7 @@ class SessionHost:
                     model=model,
                     planner_id=planner_id,
                     agents_md=self._agents_md,
+                    max_parallel=self._settings.max_parallel,
                 )
             except (LeaseLost, StoreUnusable):
                 raise

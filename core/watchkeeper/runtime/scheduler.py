@@ -23,6 +23,7 @@ from watchkeeper.agents.backends.record import ProgramRecord, key_of
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.roles import Role
+from watchkeeper.agents.session_tools import downstream
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
@@ -30,7 +31,7 @@ from watchkeeper.memory.recall import session_rules
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import Role as MessageRole
 from watchkeeper.records.messages import ToolSpec
-from watchkeeper.records.states import AgentStatus, TaskStatus
+from watchkeeper.records.states import TASK_ENDED, AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
@@ -246,7 +247,14 @@ def _create(
 
 
 async def dispatch(
-    environment: Environment, task: Task, role: Role, *, model: str, planner_id: str, agents_md: str | None
+    environment: Environment,
+    task: Task,
+    role: Role,
+    *,
+    model: str,
+    planner_id: str,
+    agents_md: str | None,
+    max_parallel: int,
 ) -> str:
     """Start an attempt at a task with a new agent; returns the agent's id.
 
@@ -266,7 +274,9 @@ async def dispatch(
         environment, role, task, name=name, model=model, goal=task.title, agents_md=agents_md, folder=folder
     )
     agent = new.agent
-    place = trees.note_for(task) if trees is not None else ""
+    place = (trees.note_for(task) if trees is not None else "") or _beside(
+        environment, task, role, max_parallel
+    )
     row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
     source = row[0] if row else None
     inputs = inputs_of(store, task)
@@ -458,6 +468,20 @@ def _told_outside(
             if text:
                 said.append((one.role, text[:ATTACHED_CHARACTERS]))
     return said[-ATTACHED_MESSAGES:], list(calls.values()), compactions
+
+
+def _beside(environment: Environment, task: Task, role: Role, max_parallel: int) -> str:
+    """What an agent that may change the workspace reads about others there; empty if no other task may run beside it."""
+    may_change = role.changes_files or role.may_call("bash")
+    if not may_change or max_parallel < 2:
+        return ""
+    tasks = plans.load_tasks(environment.store, environment.session_id)
+    later = {one.id for one in downstream(tasks, task.id)}
+    beside = (
+        one for one in tasks if one.id != task.id and one.id not in later and one.status not in TASK_ENDED
+    )
+    isolated = environment.worktrees is not None
+    return roles.SHARED_FOLDER if any(not isolated or one.isolation != "worktree" for one in beside) else ""
 
 
 SHORT_INPUT_BYTES, ALL_SHORT_BYTES = 1_500, 6_000

@@ -10,6 +10,7 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.text import cut
 from watchkeeper.store.driver import IN_LIST, Connection, Reads, Writes, list_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,22 @@ def resolve(reads: Reads, session_id: str, name_or_ref: str) -> str | None:
         (session_id, name_or_ref),
     )
     return ref_of(row[0]) if row else None
+
+
+MOST_LISTED = 20
+_SAVED = "SELECT name FROM outputs WHERE session_id = ? AND kind <> 'tool_output' GROUP BY name ORDER BY max(id) DESC"
+
+
+def unknown(reads: Reads, session_id: str, wanted: str) -> str:
+    """What is wrong with a name that no artifact of the session has: the names that there are, the newest first."""
+    names = [cut(row[0], 120) for row in reads.all(_SAVED, (session_id,))]
+    more = [f"and {len(names) - MOST_LISTED} more"] if len(names) > MOST_LISTED else []
+    there = ", ".join([*names[:MOST_LISTED], *more])
+    return (
+        f"there is no artifact {cut(wanted, 200)!r}; there are {there}"
+        if there
+        else "no artifact is saved yet"
+    )
 
 
 # --- Which artifacts a session refers to --------------------------------------------------------------------

@@ -178,6 +178,9 @@ class Reads(Protocol):
     def one(self, sql: str, parameters: Sequence[Any] = ...) -> Any:
         """The first row, or None."""
 
+    def all(self, sql: str, parameters: Sequence[Any] = ...) -> Any:
+        """Every row."""
+
 
 class Writes(Reads, Protocol):
     """A handle that can change rows, as of one moment: a host's transaction, or a held session without a

@@ -24,7 +24,7 @@ from watchkeeper.models.failures import (
     retry_after_seconds,
 )
 from watchkeeper.models.stream import BrokenStream, ReplyAssembler, StreamedError, without_lone_surrogates
-from watchkeeper.records.messages import ErrorKind, ModelRequest, ToolSpec
+from watchkeeper.records.messages import ErrorKind, ModelRequest, Purpose, ToolSpec
 
 OVERFLOWS = [
     "prompt is too long: 201000 tokens > 200000 maximum",
@@ -263,3 +263,5 @@ def test_breakpoints_are_at_most_four_and_never_on_thinking(contents, system, to
     assert json.dumps(messages) == before
     unmarked = request_body("m", ModelRequest(system, messages, tools), prompt_cache=False)
     assert "cache_control" not in json.dumps(unmarked)
+    beside = [ModelRequest(system, messages, purpose=one) for one in (Purpose.OBSERVER, Purpose.REFLECTOR)]
+    assert all("cache_control" not in json.dumps(request_body("m", one)) for one in beside)

@@ -143,7 +143,7 @@ async def test_an_artifact_of_a_file_and_a_result_in_one_reply_end_the_task(benc
         assert turns(request) == 0
         return [
             said("It is found."),
-            call("save_artifact", {"name": "r", "path": "report.md", "final": True}),
+            call("save_artifact", {"name": "r", "file_path": "report.md", "final": True}),
         ]
 
     bench.start(PlannedRun([task("a") | {"expected_outputs": ["r"]}], work))
@@ -160,7 +160,7 @@ async def test_an_artifact_of_no_file_of_the_workspace_is_refused(bench, path):
     (bench.workspace.parent / "outside.txt").write_text("x")
 
     def work(name: str, request: ModelRequest) -> Any:
-        return [said("done")] if turns(request) else [call("save_artifact", {"name": "r", "path": path})]
+        return [said("done")] if turns(request) else [call("save_artifact", {"name": "r", "file_path": path})]
 
     bench.start(PlannedRun([task("a")], work))
     await bench.run()

@@ -13,12 +13,12 @@ import pytest
 from tests.core.tools.conftest import Run
 
 from watchkeeper.agents.tools.contract import OutsideTool, Permission
-from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools, mark_fault
+from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools, mark_fault, number_lines
 
 
 async def test_file_tools_read_search_and_change_the_workspace(run: Run, workspace: Path) -> None:
-    assert (await run("read", file_path="hello.py")).content == "print('hello')\n# TODO: more\n"
-    assert (await run("read", file_path="hello.py", view_range=[2, 2])).content == "# TODO: more"
+    assert (await run("read", file_path="hello.py")).content == "    1\tprint('hello')\n    2\t# TODO: more"
+    assert (await run("read", file_path="hello.py", view_range=[2, 2])).content == "    2\t# TODO: more"
     assert (await run("glob", pattern="**/*.py")).content == "hello.py"
     assert (await run("grep", pattern="TO.O")).content == "hello.py:2:# TODO: more"
     assert not (await run("write", file_path="new/file.txt", content="one two")).is_error
@@ -191,3 +191,55 @@ async def test_a_file_with_two_names_in_the_workspace_is_changed(run, workspace)
     (workspace / "linked.py").hardlink_to(workspace / "hello.py")
     assert not (await run("write", file_path="linked.py", content="new")).is_error
     assert (workspace / "hello.py").read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "given"),
+    [
+        ("a\nb\n", None, "    1\ta\n    2\tb"),
+        ("a\nb", None, "    1\ta\n    2\tb"),
+        ("a\r\n\n\n", None, "    1\ta\r\n    2\t\n    3\t"),
+        ("a\n\nb\n", [1, 2], "    1\ta\n    2\t"),
+        ("a\nb\nc\n", [2, 0], "    2\tb\n    3\tc"),
+        ("a\nb\nc\n", [3, 90], "    3\tc"),
+        ("a\n", [9, 12], "[the file has no line 9]"),
+        ("", None, "[the file is empty]"),
+    ],
+)
+async def test_read_gives_each_line_with_its_number(run: Run, workspace: Path, text, lines, given) -> None:
+    (workspace / "some.txt").write_bytes(text.encode())
+    arguments = {"file_path": "some.txt"} | ({"view_range": lines} if lines else {})
+    assert (await run("read", **arguments)).content == given
+
+
+async def test_a_range_of_a_large_file_and_the_end_of_a_cut_one_have_their_own_numbers(
+    run: Run, workspace: Path
+) -> None:
+    (workspace / "large.log").write_text("".join(f"line {n}\n" for n in range(1, 60_001)))
+    far = await run("read", file_path="large.log", view_range=[50_000, 50_001])
+    assert far.content == "50000\tline 50000\n50001\tline 50001"
+    (workspace / "long.log").write_text("".join(f"line {n}\n" for n in range(1, 20_001)))
+    long = await run("read", file_path="long.log")
+    assert "characters left out here" in str(long.content)
+    assert str(long.content).endswith("20000\tline 20000")
+
+
+def test_lines_behind_a_secret_of_several_lines_keep_their_numbers() -> None:
+    raw = "top\nKEY\nabc\ndef\nEND\nrest\nlast\n"
+    assert number_lines(raw, "top\n[secret]\nrest\nlast\n") == (
+        "    1\ttop\n    2\t[secret]\n    6\trest\n    7\tlast"
+    )
+
+
+@pytest.mark.parametrize(
+    "old", ["    2\t# TODO: more", "print('hello')\n    2\t# TODO: more", "   12\tx\n   13\ty\n"]
+)
+async def test_an_edit_whose_old_text_has_line_numbers_is_told_so(
+    run: Run, workspace: Path, old: str
+) -> None:
+    failed = await run("edit", file_path="hello.py", old_string=old, new_string="x")
+    assert failed.is_error
+    assert "line numbers" in str(failed.content)
+    assert (workspace / "hello.py").read_text() == "print('hello')\n# TODO: more\n"
+    (workspace / "table.tsv").write_text("1\ta\n2\tb\n")
+    assert not (await run("edit", file_path="table.tsv", old_string="2\tb", new_string="2\tc")).is_error

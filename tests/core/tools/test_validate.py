@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.agents.memory_tools import RecallTool, memory_tools
+from watchkeeper.agents.session_tools import PlanTools, artifact_tools
 from watchkeeper.agents.tools.contract import validate_arguments
+from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools
 
 SCHEMA = {
     "type": "object",
@@ -25,12 +28,16 @@ SCHEMA = {
     [
         ({"name": "a"}, None),
         ({"name": "b", "count": 2, "tags": ["x"]}, None),
-        ({}, "'name' is a required property"),
+        ({}, "`name` is missing. There are: name (required), count, tags"),
         ({"name": "c"}, "`name`: 'c' is not one of"),
         ({"name": "a", "count": 0}, "`count`: 0 is less than"),
         ({"name": "a", "count": True}, "`count`: True is not of type 'integer'"),
         ({"name": "a", "tags": ["x", 1]}, "`tags[1]`: 1 is not of type"),
-        ({"name": "a", "more": 1}, "Additional properties are not allowed"),
+        ({"name": "a", "more": 1}, "`more` is unknown. There are: name (required), count, tags"),
+        ({"name": "a", "tag": []}, "`tag` is unknown (did you mean `tags`?)"),
+        ({"nam": "a", "size": 1}, "`nam` is unknown (did you mean `name`?); `size` is unknown. There are"),
+        ({"more": 1}, "`more` is unknown; `name` is missing. There are"),
+        ({"name": "a", "x" * 100_000 + "\n": 1}, "is unknown. There are"),
         ([], "must be an object"),
         ("text", "must be an object"),
         (None, "must be an object"),
@@ -46,6 +53,26 @@ def test_a_fault_is_told_in_one_line(arguments: Any, said: str | None) -> None:
         assert said in fault
         assert "\n" not in fault
         assert len(fault) < 400
+
+
+def test_a_wrong_name_deep_in_the_input_is_named_with_its_place() -> None:
+    item = {"type": "object", "properties": {"role": {}}, "required": ["role"], "additionalProperties": False}
+    schema = {"type": "object", "properties": {"tasks": {"type": "array", "items": item}}}
+    fault = validate_arguments(schema, {"tasks": [{"role": 1}, {"role": 1, "rolle": 2, "depends": 3}]})
+    assert fault == "`tasks[1].rolle` is unknown; `tasks[1].depends` is unknown. There are: role (required)"
+
+
+def test_every_tool_of_an_agent_names_a_wrong_property(pool: WorkerPool) -> None:
+    planning = PlanTools(iter(()).__next__, {}).tools()
+    tools = [*builtin_tools(pool).values(), *planning, *artifact_tools(), *memory_tools(), RecallTool]
+    for tool in tools:
+        schema = tool.spec.input_schema
+        fault = validate_arguments(schema, {"zzz": 1}) or ""
+        assert fault.startswith("`zzz` is unknown"), tool.spec.name
+        assert all(name in fault for name in list(schema["properties"])[:9]), tool.spec.name
+    for tool in tools:
+        named = {"read", "write", "edit", "save_artifact"} & {tool.spec.name}
+        assert not named or "file_path" in tool.spec.input_schema["properties"]
 
 
 def test_an_input_that_is_nested_too_deeply_is_refused() -> None:

@@ -457,6 +457,9 @@ def goal_message(goal: str, workspace: str) -> str:
     return f"# Goal\n{goal}\n\nThe workspace is {workspace}. Look at it, make a plan, and see it through."
 
 
+SHARED_FOLDER = "Other agents work in the same folder at the same time."
+
+
 def assignment(
     task: Task,
     inputs: Sequence[Input],
@@ -468,7 +471,7 @@ def assignment(
     again: str = "",
 ) -> str:
     """A sub-agent's first message: its task and the handoff. `short` has the texts of the inputs that are short, by name.
-    `place` says where it works, if not in the workspace; `again` why it is a further attempt."""
+    `place` says where it works, or who else works there; `again` why it is a further attempt."""
     handoff = {
         "task": task.name,
         "attempt": task.attempt,

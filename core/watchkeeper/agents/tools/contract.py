@@ -9,9 +9,10 @@ again.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -209,13 +210,53 @@ def validate_arguments(schema: Mapping[str, Any], arguments: Any) -> str | None:
         return None
     from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
 
-    worst = best_match(faults)
+    named = sorted((one for one in faults if _wrong_names(one)), key=lambda one: len(one.absolute_path))
+    worst = named[0] if named else best_match(faults)
     if worst is None:
         return None
-    place = "".join(
-        f"[{step}]" if isinstance(step, int) else f".{step}" for step in worst.absolute_path
-    ).lstrip(".")
+    if named:
+        return _names_fault(worst)
+    place = _place(worst.absolute_path)
     return (f"`{place}`: " if place else "") + _clear(str(worst.message))
+
+
+def _wrong_names(fault: Any) -> bool:
+    """Whether a fault is about the names of an object's properties: one too many, or one that is missing."""
+    plain = isinstance(fault.schema, Mapping) and isinstance(fault.schema.get("properties"), Mapping)
+    kinds = ("required", "additionalProperties")
+    return plain and fault.validator in kinds and "patternProperties" not in fault.schema
+
+
+def _names_fault(fault: Any) -> str:
+    """Which properties are unknown or missing, and which ones there are."""
+    known, given, wanted = list(fault.schema["properties"]), fault.instance, fault.schema.get("required")
+    required = [one for one in wanted if isinstance(one, str)] if isinstance(wanted, list) else []
+    is_closed = fault.schema.get("additionalProperties") is False
+    missing = [one for one in required if one not in given]
+    free = [one for one in known if one not in given]
+    said = []
+    for name in [one for one in given if one not in known][:3] if is_closed else ():
+        meant = difflib.get_close_matches(name[:100], free, 1)
+        missing = [one for one in missing if one not in meant]
+        place = _place((*fault.absolute_path, name))
+        said.append(
+            f"`{place}` is unknown" + (f" (did you mean `{meant[0][:_NAME_CHARACTERS]}`?)" if meant else "")
+        )
+    said += [f"`{_place((*fault.absolute_path, name))}` is missing" for name in missing[:3]]
+    shown = [
+        one[:_NAME_CHARACTERS] + (" (required)" if one in required else "") for one in known[:_MOST_NAMES]
+    ]
+    more = [f"and {len(known) - _MOST_NAMES} more"] if len(known) > _MOST_NAMES else []
+    return _clear("; ".join(said)) + _clear(f". There are: {', '.join([*shown, *more]) or 'none'}")
+
+
+_MOST_NAMES, _NAME_CHARACTERS = 20, 40
+
+
+def _place(steps: Iterable[str | int]) -> str:
+    """Where in an input, such as `tasks[0].name`."""
+    parts = (f"[{one}]" if isinstance(one, int) else f".{one[:_NAME_CHARACTERS]}" for one in steps)
+    return "".join(parts).lstrip(".")
 
 
 def _clear(message: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -232,6 +233,11 @@ class FileTools:
                 raise ValueError(f"{file_path}: not valid UTF-8 text (cannot edit binary files)") from None
             count = text.count(old_string)
             if count == 0:
+                if _has_line_numbers(old_string):
+                    raise ValueError(
+                        f"old_string begins with line numbers, which `read` adds and {file_path} does not hold."
+                        " Give the text without them"
+                    )
                 raise ValueError(f"old_string not found in {file_path}")
             if not replace_all and count > 1:
                 raise ValueError(f"old_string appears {count} times in {file_path} (must be unique)")
@@ -353,6 +359,15 @@ class FileTools:
             return content
         prefix = f"{self._workspace.resolve()}/"
         return "\n".join(line.removeprefix(prefix) for line in content.split("\n"))
+
+
+_LINE_NUMBER = re.compile(r" {0,4}\d+\t")
+
+
+def _has_line_numbers(text: str) -> bool:
+    """Whether lines of a text begin as those that `read` gives; the first may begin in the middle of one."""
+    lines = [line for line in text.split("\n") if line]
+    return any(map(_LINE_NUMBER.match, lines)) and all(map(_LINE_NUMBER.match, lines[1:]))
 
 
 class _SubjectChanged(Exception):

@@ -874,7 +874,8 @@ def _failed(name: str, why: ChildFailed | str, *, began: bool = False) -> ToolRe
 
 
 def _spec(name: str, description: str, properties: dict[str, Any], required: list[str]) -> ToolSpec:
-    return ToolSpec(name, description, {"type": "object", "properties": properties, "required": required})
+    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return ToolSpec(name, description, schema)
 
 
 _FILE = {"type": "string", "description": "path of the file, relative to the workspace"}
@@ -882,7 +883,7 @@ _FILE = {"type": "string", "description": "path of the file, relative to the wor
 READ = _spec(
     "read",
     "Read a text file (up to 256 KiB; of a larger one, a range of lines), an image or a PDF of the"
-    " workspace.",
+    " workspace. Each line of a text comes with its number and a tab, which are not part of the file.",
     {
         "file_path": _FILE,
         "view_range": {
@@ -930,12 +931,11 @@ EDIT = _spec(
     },
     ["file_path", "old_string", "new_string"],
 )
-BASH = _spec(
+BASH = _spec(  # `limit`: the time limit of the pool
     "bash",
     "Run a command in your own shell, which keeps its folder, variables and jobs between calls. Only the"
-    " last 100 KiB of"
-    " output are kept. Standard input is empty. A command that takes longer than its time is killed, and the"
-    " shell with it.",
+    " last 100 KiB of output are kept. Standard input is empty. A command is killed, and the shell with it,"
+    " after {limit} s, or after `timeout_ms` if that is less.",
     {
         "command": {"type": "string"},
         "restart": {"type": "boolean", "description": "start a new shell instead of running a command"},
@@ -985,11 +985,51 @@ class BuiltinTool:
     pool: WorkerPool
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if self.spec is not BASH:
-            return await self.pool.at(context.workspace).run_file_tool(self.spec.name, arguments, context)
+        if self.spec.name != BASH.name:
+            result = await self.pool.at(context.workspace).run_file_tool(self.spec.name, arguments, context)
+            return _numbered(result, arguments, context) if self.spec is READ else result
         milliseconds = arguments.get("timeout_ms")
         seconds = milliseconds / 1000 if isinstance(milliseconds, int) else self.pool.timeout_seconds
         return await self.pool.at(context.workspace).run_shell(arguments, context, seconds)
+
+
+def _numbered(result: ToolResult, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    """What `read` gave, with line numbers. Secrets are taken out first: numbers between their lines would hide them."""
+    text = result.effects.get("whole_output", result.content)
+    if result.is_error or result.outcome_unknown or not isinstance(text, str):
+        return result
+    first, last = arguments.get("view_range") or (1, 0)
+    numbered = number_lines(text, str(context.redact(text)), max(first, 1), last)
+    return result_of({"content": numbered})
+
+
+def number_lines(raw: str, shown: str, first: int = 1, last: int = 0) -> str:
+    """The lines of `shown`, each with its number in the file as `   12\ttext`. `raw` holds the same lines of the file, from
+    `first` to `last` (0: to the end), before secrets were taken out, which may have joined some."""
+    lines, numbers = raw.split("\n"), shown.split("\n")
+    at_end = last <= 0 or len(lines) <= last - first
+    if at_end and lines[-1] == "":
+        lines.pop()
+        if numbers[-1] == "":
+            numbers.pop()
+    if not lines:
+        return "[the file is empty]" if first == 1 else f"[the file has no line {first}]"
+    places: Iterable[int] = range(len(numbers))
+    if len(numbers) != len(lines):
+        places = _places(lines, numbers)
+    return "\n".join(f"{first + at:>5}\t{text}" for at, text in zip(places, numbers, strict=True))
+
+
+def _places(lines: list[str], shown: list[str]) -> list[int]:
+    """Where each shown line is among the lines: those that are alike match, others count on from the one before."""
+    import difflib
+
+    found: list[int] = []
+    for _, start, end, first, last in difflib.SequenceMatcher(
+        None, lines, shown, autojunk=False
+    ).get_opcodes():
+        found += [min(start + at, max(start, end - 1)) for at in range(last - first)]
+    return found
 
 
 def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:
@@ -1001,7 +1041,8 @@ def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:
     allow, ask = Permission.ALLOW, Permission.ASK
     tools: list[Tool] = [BuiltinTool(spec, True, allow, pool) for spec in (LIST_FOLDER, READ, GLOB, GREP)]
     tools += [BuiltinTool(WRITE, True, ask, pool)]
-    tools += [BuiltinTool(spec, False, ask, pool) for spec in (EDIT, BASH)]
+    bash = replace(BASH, description=BASH.description.format(limit=f"{pool.timeout_seconds:g}"))
+    tools += [BuiltinTool(spec, False, ask, pool) for spec in (EDIT, bash)]
     return {tool.spec.name: tool for tool in tools}
 
 

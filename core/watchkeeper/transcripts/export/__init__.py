@@ -160,7 +160,7 @@ def _receipt(receipt: Receipt, clean: Clean) -> Row:
     }  # fmt: skip
 
 
-_LIMITS = {"reason": 600, "workspace": 400, "goal": 300, "text": 4_000}
+_LIMITS = {"workspace": 400, "goal": 300, "text": 4_000}
 """Characters of these columns that are shown; of others, 200."""
 
 
@@ -180,19 +180,20 @@ class _Rows:
         """The same, with each text as harmless text on one line, without secrets; ids, digests and
         columns named `…_stored` as they are."""
         for row in self.all(sql, *parameters):
+            whole = {"reason": _whole(self.clean(row["reason"]))} if "reason" in row else {}
             yield {
                 name: line(self.clean(value), _LIMITS.get(name, 200))
                 if name in _TEXTS or (isinstance(value, str) and not name.endswith(_KEPT))
                 else value
                 for name, value in row.items()
-            }
+            } | whole
 
     def one(self, sql: str, *parameters: Any, shown: bool = False) -> Row:
         """The first row; empty if there is none."""
         return next((self.shown if shown else self.all)(sql, *parameters), {})
 
 
-_TEXTS = frozenset({"title", "reason"})
+_TEXTS = frozenset({"title"})
 """Columns of text that may be NULL."""
 _KEPT = ("id", "digest", "_stored")
 
@@ -409,7 +410,7 @@ def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterat
             agent_id=agent_id,
             trigger=line(row["trigger"]),
             status=line(row["status"]),
-            reason=line(clean(row["reason"]), 600),
+            reason=_whole(clean(row["reason"])),
             instructions=line(clean(row["instructions"]), 2_000),
             model=line(clean(row["model"])),
             at=row["at"],
@@ -578,6 +579,11 @@ def _described(block: dict[str, Any]) -> str:
 def line(value: Any, limit: int = 200) -> str:
     """A value as harmless text on one line."""
     return one_line(_text(value), limit)
+
+
+def _whole(value: Any) -> str:
+    """All of a value as harmless text of several lines: what a session ended with is never cut."""
+    return sanitize(_text(value)).strip()
 
 
 def text_lines(value: Any, limit: int = LONGEST_PIECE) -> str:
