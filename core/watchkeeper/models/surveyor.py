@@ -456,7 +456,13 @@ _MANAGING = ("resume_task", "rerun_task", "drop_task")
 def _ask_for_folders(
     turn: Turn, text: str, more: Mapping[str, Any] | None = None, before: Sequence[Call] = ()
 ) -> SurveyorReply:
-    arguments = {"path": ".", "only": "folders", "max_bytes": turn.page_bytes, **(more or {})}
+    arguments = {
+        "path": ".",
+        "only": "folders",
+        "details": True,
+        "max_bytes": turn.page_bytes,
+        **(more or {}),
+    }
     given = {name: value for name, value in arguments.items() if value}
     return SurveyorReply(text, [*before, ("list_folder", given)])
 
@@ -825,6 +831,7 @@ class _Explorer:
         arguments = {
             "path": part.get("path", "."),
             "recursive": part.get("only") != "files",
+            "details": True,
             "only": part.get("only"),
             "cursor": cursor or start,
             "until": part.get("until"),

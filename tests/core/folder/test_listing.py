@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.agents.tools.contract import validate_arguments
-from watchkeeper.agents.tools.folder import LIST_FOLDER, scan_page
+from watchkeeper.agents.tools.folder import LIST_FOLDER, _size, list_page, scan_page
 
 
 def test_the_top_level_shows_files_with_figures_and_folders_with_all_that_is_below(project, entries):
@@ -211,3 +211,39 @@ def test_what_git_would_not_list_and_virtual_environments_are_left_out(
     (folder,) = entries(tmp_path, only="folders")
     assert (folder["path"], folder["files"]) == ("src", 1)
     assert [each["path"] for each in entries(tmp_path, "src", recursive=True)] == ["src/a.py"]
+
+
+def test_a_short_listing_has_a_line_an_entry(project: Path) -> None:
+    (project / "src" / "link").symlink_to("p")
+    (project / "src" / "big.bin").write_bytes(b"\0" * 5_000)
+    assert list_page(project).split("\n") == [
+        "README.md  29", "docs/  1 file, 39", "pyproject.toml  69", "run  34", "src/  5 files, 5.0K",
+        "tests/  1 file, 47", "[skipped: .git]",
+    ]  # fmt: skip
+    assert list_page(project, "src", recursive=True).split("\n") == [
+        "src/ holds:", "big.bin  4.9K", "link  (link)", "p/", "p/__init__.py  0", "p/__main__.py  9", "p/data.json  3",
+        "p/tool.py  58",
+    ]  # fmt: skip
+    (project / "empty").mkdir()
+    assert list_page(project, "empty") == "empty/ holds:\n[nothing]"
+
+
+def test_a_short_listing_says_how_many_more_there_are_and_pages_hold_each_entry_once(tmp_path: Path) -> None:
+    for number in range(44):
+        (tmp_path / f"module_{number:02}.py").write_text("x" * number)
+    whole = list_page(tmp_path)
+    assert len(whole) < 44 * 18
+    names: list[str] = []
+    cursor = None
+    for more in (34, 24, 14, 4, None):
+        lines = list_page(tmp_path, ".", cursor, 10).split("\n")
+        end = lines.pop() if more else ""
+        cursor = end.partition("cursor: ")[2].rstrip("]")
+        assert end == (f"[and {more} more; cursor: {cursor}]" if more else "")
+        names += lines
+    assert names == whole.split("\n")
+
+
+def test_sizes_are_short() -> None:
+    sizes = [0, 999, 1_000, 1_500, 10_300, 999_999, 1_050_000, 10**12]
+    assert [_size(one) for one in sizes] == ["0", "999", "1.0K", "1.5K", "10K", "977K", "1.0M", "931G"]

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.agents.agent_state import overhead_tokens
+from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.roles import ALWAYS, PLAN_TOOLS, Role, agents_md, load_roles, split_front_matter
+from watchkeeper.agents.session_tools import PlanTools, artifact_tools
+from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools
+from watchkeeper.memory.tokens import default_counter
 
 BUILT_IN = {"planner", "explorer", "coder", "writer", "reviewer", "researcher"}
 
@@ -110,6 +115,17 @@ def test_tools_of_claude_code_are_known_by_our_names(workspace: Path) -> None:
     assert role.model is None
     assert role.may_call("mcp__git__push")
     assert role.may_call("save_artifact")
+
+
+def test_the_descriptions_of_tools_are_short(workspace: Path) -> None:
+    roles = load_roles(workspace)
+    tools = [
+        *builtin_tools(WorkerPool(1, workspace, {})).values(), *PlanTools(lambda: "id", roles).tools(),
+        *artifact_tools(), *memory_tools(), RecallTool,
+    ]  # fmt: skip
+    for role, most in {"planner": 3_300, "coder": 2_300}.items():  # `merge_task` comes to the planner's
+        specs = [tool.spec for tool in tools if roles[role].may_call(tool.spec.name)]
+        assert overhead_tokens(default_counter(), "", specs) < most
 
 
 def test_real_files_with_unquoted_colons_are_read(workspace: Path) -> None:

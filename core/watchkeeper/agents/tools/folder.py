@@ -778,6 +778,102 @@ def scan_page(
     return f'{_dumps(result)[:-1]},"entries":[{",".join(page.entries)}]}}'
 
 
+MOST_COUNTED = 10_000
+"""Entries after a page that are counted; of more it says so."""
+
+
+def list_page(
+    workspace: str | Path,
+    path: str = ".",
+    cursor: str | None = None,
+    limit: int = MAX_ENTRIES,
+    *,
+    recursive: bool = False,
+    only: str | None = None,
+    until: str | None = None,
+    skip: Sequence[str] = (),
+    max_bytes: int = DEFAULT_BYTES,
+    details: bool = False,
+    refuses: Refuses = refuses_nothing,
+) -> str:
+    """A folder of the workspace as `list_folder` gives it: a line an entry, without reading a file; with `details`,
+    `scan_page`.
+
+    Raises:
+        ValueError: the path, the cursor or another argument cannot be used; one line says why.
+    """
+    if details:
+        return scan_page(
+            workspace, path, cursor, limit, recursive=recursive, only=only, until=until, skip=skip,
+            max_bytes=max_bytes, refuses=refuses,
+        )  # fmt: skip
+    base = components(path)
+    root = folder_in(Path(workspace), base)
+    ignored = _relative(ignored_by_git(os.path.realpath(workspace)), base)
+    last = _below(until, base) if until else None
+    wanted = Walk(
+        recursive, only, _place(cursor, base), last, _relative(map(components, skip), base), ignored
+    )
+    lines: list[str] = []
+    skipped: list[str] = []
+    room, more = min(max(max_bytes, LEAST_BYTES), MOST_BYTES), 0
+    reached = wanted.start.names
+    try:
+        for found in walk(root, wanted):
+            if found.kind == "skipped":
+                if not more:
+                    skipped.append(_shown(found.names))
+                continue
+            line = "" if more else _line(found, root, wanted)
+            room -= len(line.encode()) + 1
+            if more or (lines and (room < 0 or len(lines) >= limit)):
+                more += 1
+                if more > MOST_COUNTED:
+                    break
+                continue
+            lines.append(line)
+            reached = found.names
+    except OSError as error:
+        lines.append(f"[cannot be listed: {error.strerror or why(error)}]")
+    if skipped:
+        lines.append(f"[skipped: {', '.join(skipped)}]")
+    if more:
+        count = f"{more:,}" if more <= MOST_COUNTED else f"more than {MOST_COUNTED:,}"
+        lines.append(f"[and {count} more; cursor: after:{_shown((*base, *reached))}]")
+    head = [f"{_shown(base)}/ holds:"] if base else []
+    return "\n".join([*head, *(lines or ["[nothing]"])])
+
+
+def _line(found: Found, root: bytes, wanted: Walk) -> str:
+    """An entry: its path from the folder that is listed, its size, and what is odd about it."""
+    name, notes = _shown(found.names), []
+    unreadable = found.unreadable
+    if found.kind == "dir":
+        name += "/"
+        if not wanted.recursive:
+            below = count_below(os.path.join(root, *found.names), wanted.below(found.names))
+            notes.append(
+                f"{below['files']:,} {'file' if below['files'] == 1 else 'files'}, {_size(below['bytes'])}"
+            )
+            unreadable = unreadable or below.get("unreadable")
+    elif found.kind == "file":
+        notes.append(_size(found.size))
+    else:
+        notes.append(f"({found.kind})")
+    if unreadable:
+        notes.append(f"({unreadable})")
+    return "  ".join([name, *notes])
+
+
+def _size(count: int) -> str:
+    """Bytes in three digits or so: `812`, `1.2K`, `34K`, `5.6M`."""
+    size, units = float(count), iter("KMGTPE")
+    unit = ""
+    while size >= 999.5:
+        size, unit = size / 1024, next(units)
+    return f"{size:.1f}{unit}" if unit and size < 9.95 else f"{size:.0f}{unit}"
+
+
 def _fill(page: _Page, root: bytes, wanted: Walk, refuses: Refuses) -> str | None:
     """Add entries until the page is full; return the cursor of the next page, or None at the end."""
     reached, read = wanted.start.names, 0
@@ -870,16 +966,13 @@ def _dumps(value: object) -> str:
 LIST_FOLDER = ToolSpec(
     name="list_folder",
     description=(
-        "List a folder of the workspace, a page at a time; pass `next` back as `cursor` until it is null."
-        " Files come with "
-        "bytes, lines, language and, where they hold, binary, test, entry_point (why), unreadable (why) and"
-        " todos: "
-        "[line, TODO|FIXME, text]. Folders come with the files and bytes below them, or, with `recursive`,"
-        " followed by "
-        "everything below them. Links are listed, never followed; .git, .hg, .svn and virtual environments are"
-        " skipped, and what git ignores is not listed. Unusual"
-        " characters in "
-        "names are escaped with a backslash; use the paths as given."
+        "List a folder of the workspace: a line an entry, with its bytes; folders end in / and come with the files"
+        " and bytes below them, or, with `recursive`, followed by everything below them. What does not fit is"
+        " counted in the last line, which gives the `cursor` of the rest. `details` gives JSON pages instead: of"
+        " files exact bytes, lines, language and, where they hold, binary, test, entry_point, unreadable and todos"
+        " ([line, TODO|FIXME, text]); `next` is the cursor. Links are listed, never followed; .git, .hg, .svn and"
+        " virtual environments are skipped, and what git ignores is not listed. Unusual characters in names are"
+        " escaped with a backslash; use the names as given."
     ),
     input_schema={
         "type": "object",
@@ -890,10 +983,11 @@ LIST_FOLDER = ToolSpec(
             },
             "cursor": {
                 "type": ["string", "null"],
-                "description": "The `next` of the last page, or 'from:PATH'.",
+                "description": "Of the last page, or 'from:PATH'.",
             },
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES},
             "recursive": {"type": "boolean", "default": False},
+            "details": {"type": "boolean", "default": False},
             "only": {
                 "enum": ["files", "folders", None],
                 "description": "Of the direct children, the folders alone, or all but them.",

@@ -319,10 +319,10 @@ class FileTools:
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
     def _list_folder(self, arguments: dict[str, Any]) -> tuple[str, bool]:
-        from watchkeeper.agents.tools.folder import scan_page
+        from watchkeeper.agents.tools.folder import list_page
 
         try:
-            return scan_page(self._workspace, refuses=self._protected.refuses, **arguments), False
+            return list_page(self._workspace, refuses=self._protected.refuses, **arguments), False
         except ValueError as error:
             return f"list_folder: {error}", True
 
