@@ -119,13 +119,12 @@ def test_tools_of_claude_code_are_known_by_our_names(workspace: Path) -> None:
 
 def test_the_descriptions_of_tools_are_short(workspace: Path) -> None:
     roles = load_roles(workspace)
-    tools = [
-        *builtin_tools(WorkerPool(1, workspace, {})).values(), *PlanTools(lambda: "id", roles).tools(),
-        *artifact_tools(), *memory_tools(), RecallTool,
-    ]  # fmt: skip
+    stored = [*PlanTools(lambda: "id", roles).tools(), *artifact_tools(), *memory_tools()]
+    builtin = builtin_tools(WorkerPool(1, workspace, {})).values()
+    specs = [tool.spec for tool in builtin] + [tool.spec for tool in stored] + [RecallTool.spec]
     for role, most in {"planner": 3_300, "coder": 2_300}.items():  # `merge_task` comes to the planner's
-        specs = [tool.spec for tool in tools if roles[role].may_call(tool.spec.name)]
-        assert overhead_tokens(default_counter(), "", specs) < most
+        own = [spec for spec in specs if roles[role].may_call(spec.name)]
+        assert overhead_tokens(default_counter(), "", own) < most
 
 
 def test_real_files_with_unquoted_colons_are_read(workspace: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchkeeper.agents.session_tools import at_pointer, expand_includes, merge_json
 from watchkeeper.agents.tools.contract import validate_arguments
-from watchkeeper.agents.tools.folder import LIST_FOLDER, scan_page
+from watchkeeper.agents.tools.folder import LIST_FOLDER, list_page
 from watchkeeper.models.surveyor import SurveyorModel
 from watchkeeper.records.messages import ModelRequest, Reply, ToolSpec
 from watchkeeper.records.ports import ManualClock
@@ -134,7 +134,7 @@ class FakeSession:
         fault = validate_arguments(LIST_FOLDER.input_schema, arguments)
         if fault is not None:
             raise ValueError(fault)
-        return scan_page(self.workspace, **arguments)
+        return list_page(self.workspace, **arguments)
 
     def read(self, agent: str, file_path: str, view_range: list[int]) -> str:
         lines = (self.workspace / file_path).read_text(errors="replace").splitlines()

@@ -37,12 +37,6 @@ def test_the_plan_has_a_task_for_each_top_level_part_and_a_synthesis_that_depend
     assert list(tasks) == ["loose-files", "docs", "src", "tests", "synthesis"]
     assert all(task["role"] == "explorer" for name, task in tasks.items() if name != "synthesis")
     assert tasks["synthesis"]["depends_on"] == ["loose-files", "docs", "src", "tests"]
-    assert tasks["synthesis"]["inputs"] == [
-        "figures/loose-files",
-        "figures/docs",
-        "figures/src",
-        "figures/tests",
-    ]
     assert tasks["synthesis"]["expected_outputs"] == ["SURVEY.md", "survey.json"]
 
 

@@ -63,16 +63,23 @@ def test_a_wrong_name_deep_in_the_input_is_named_with_its_place() -> None:
 
 
 def test_every_tool_of_an_agent_names_a_wrong_property(pool: WorkerPool) -> None:
-    planning = PlanTools(iter(()).__next__, {}).tools()
-    tools = [*builtin_tools(pool).values(), *planning, *artifact_tools(), *memory_tools(), RecallTool]
-    for tool in tools:
-        schema = tool.spec.input_schema
-        fault = validate_arguments(schema, {"zzz": 1}) or ""
-        assert fault.startswith("`zzz` is unknown"), tool.spec.name
-        assert all(name in fault for name in list(schema["properties"])[:9]), tool.spec.name
-    for tool in tools:
-        named = {"read", "write", "edit", "save_artifact"} & {tool.spec.name}
-        assert not named or "file_path" in tool.spec.input_schema["properties"]
+    stored = [*PlanTools(lambda: "id", {}).tools(), *artifact_tools(), *memory_tools()]
+    specs = (
+        [tool.spec for tool in builtin_tools(pool).values()]
+        + [tool.spec for tool in stored]
+        + [RecallTool.spec]
+    )
+    for spec in specs:
+        fault = validate_arguments(spec.input_schema, {"zzz": 1}) or ""
+        assert fault.startswith("`zzz` is unknown"), spec.name
+        assert all(name in fault for name in list(spec.input_schema["properties"])[:9]), spec.name
+    files = [spec for spec in specs if spec.name in ("read", "write", "edit", "save_artifact")]
+    assert len(files) == 4
+    assert all("file_path" in spec.input_schema["properties"] for spec in files)
+    for spec in files:
+        fault = validate_arguments(spec.input_schema, {"path": "a", "name": "a"}) or ""
+        assert "`path` is unknown (did you mean `file_path`?)" in fault
+    assert any("killed, and the shell with it, after 60 s" in spec.description for spec in specs)
 
 
 def test_an_input_that_is_nested_too_deeply_is_refused() -> None:
