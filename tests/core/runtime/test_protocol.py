@@ -9,6 +9,7 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, inbox_of, role_of, said, task, turns
 
+from watchkeeper.agents.roles import SHARED_FOLDER
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
 
 
@@ -352,3 +353,40 @@ async def test_after_a_denial_the_rest_of_the_reply_does_not_run(bench):
     assert rows == [("bash", "denied"), ("write", "cancelled"), ("remember", "cancelled")]
     text = flat(bench.model.requests[-1].messages) + flat(bench.model.requests[-2].messages)
     assert "A person denied this: 'not now'. Nothing was done." in text
+
+
+# --- What a sub-agent is told --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("max_parallel", "told_so"), [(2, {"fix", "other"}), (1, set())], ids=["two at a time", "one at a time"]
+)
+async def test_an_agent_that_may_change_files_is_told_of_others_in_its_folder(bench, max_parallel, told_so):
+    tasks = [task("fix"), task("other"), task("look"), task("last", needs=("fix", "other", "look"))]
+    roles = {"fix": "coder", "other": "coder", "look": "explorer", "last": "coder"}
+    bench.start(PlannedRun([one | {"role": roles[one["name"]]} for one in tasks]), max_parallel=max_parallel)
+    assert (await bench.run()).status == "done"
+    first = [flat(one.messages) for one in bench.model.requests if role_of(one) != "planner"]
+    found = {
+        name for name in roles for text in first if f'"task": "{name}"' in text and SHARED_FOLDER in text
+    }
+    assert found == told_so
+    assert not any(SHARED_FOLDER in one.system for one in bench.model.requests)
+
+
+async def test_an_unknown_artifact_is_answered_with_those_that_exist(bench):
+    def work(name: str, request: ModelRequest) -> Any:
+        save = [call("save_artifact", {"name": f"part/{n}", "content": f"{n}"}, f"s{n}") for n in range(23)]
+        looked = [
+            call("read_artifact", {"ref": "part/x"}, "r"),
+            call("merge_artifacts", {"inputs": ["z*"], "name": "m"}, "m"),
+        ]
+        return [save, looked, [said("done")]][turns(request)]
+
+    bench.start(PlannedRun([task("a")], work))
+    assert (await bench.run()).status == "done"
+    text = flat([one for one in bench.model.requests if role_of(one) != "planner"][-1].messages)
+    assert "there is no artifact 'part/x'; there are part/22, part/21, " in text
+    assert "part/3, and 3 more" in text
+    assert "there is no artifact 'z*'; there are part/22" in text
+    assert "sha256" not in text
