@@ -24,17 +24,17 @@ from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.tools.contract import (
     Permission,
     PersonQuestion,
-    ProgramRun,
+    PipelineRun,
 )
 from watchkeeper.records.premises import ABSENT, Premises, command_files, read_files
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
 from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
     command_of,
+    covering,
     digest_of,
     edited_files,
     holds_already,
-    matches,
     written_paths,
 )
 from watchkeeper.store import agents, commands
@@ -72,8 +72,8 @@ class Permit:
     """Digest of the file whose change a person approved; empty if none did."""
     premises: Premises | None = None
     """What a person's answer rests on; None if no person answered, or the call has none."""
-    program: ProgramRun | None = None
-    """For a command that a pattern allowed: what runs."""
+    pipeline: PipelineRun | None = None
+    """For a command that patterns allowed: what runs."""
 
 
 class Approvals:
@@ -155,7 +155,7 @@ class Approvals:
             elif permission is Permission.ALLOW:
                 return Permit(call, True)
             elif (granted := self._granted(call)) is not None:
-                return Permit(call, True, program=granted[1])
+                return Permit(call, True, pipeline=granted[1])
             else:
                 permit = await self._ask(call, None, "permission", self._note)
             if not permit.allowed:
@@ -231,23 +231,21 @@ class Approvals:
             else ""
         )
 
-    def _granted(self, call: Call) -> tuple[Grant, ProgramRun | None] | None:
-        """The grant that covers a call, and what runs where it is a pattern's."""
+    def _granted(self, call: Call) -> tuple[list[Grant], PipelineRun | None] | None:
+        """The grants that cover a call, and what runs where they are of patterns."""
         environment = self._environment
-        for grant in live_grants(environment.store, environment.session_id, call.name):
-            if grant.pattern is None:
-                return grant, None
-            if call.name != "bash" or not call.arguments.keys() <= {"command", "timeout_ms"}:
-                continue
-            words = matches(grant.pattern, str(call.arguments.get("command", "")))
-            program = (
-                environment.pool.at(self._workspace).program(self._agent.id, words)
-                if words is not None
-                else None
-            )
-            if program is not None:
-                return grant, program
-        return None
+        grants = live_grants(environment.store, environment.session_id, call.name)
+        if whole := [one for one in grants if one.pattern is None]:
+            return whole[:1], None
+        if call.name != "bash" or not call.arguments.keys() <= {"command", "timeout_ms"}:
+            return None
+        patterns = [one.pattern or "" for one in grants]
+        found = covering(patterns, str(call.arguments.get("command", "")))
+        if found is None:
+            return None
+        parts, used = found
+        pipeline = environment.pool.at(self._workspace).pipeline(self._agent.id, parts)
+        return ([grants[number] for number in used], pipeline) if pipeline is not None else None
 
     @property
     def _workspace(self) -> Path:
@@ -372,13 +370,12 @@ class Approvals:
         *,
         call: Call,
         question_id: str,
-        granted: tuple[Grant, ProgramRun | None] | None,
+        granted: tuple[list[Grant], PipelineRun | None] | None,
         in_time: bool,
     ) -> None:
         assert_mine(tx, self._agent.id)
         if granted is not None:
-            grant = granted[0]
-            by = f"grant {grant.id} of {grant.granted_by}"
+            by = ", ".join(f"grant {grant.id} of {grant.granted_by}" for grant in granted[0])
             if commands.decide_approval(tx, question_id, ApprovalStatus.APPROVED, by, None, scope="grant"):
                 tx.event(
                     "approval.approved", agent_id=self._agent.id, approval=question_id, tool=call.name, by=by
@@ -405,7 +402,7 @@ class Approvals:
         if scope == "grant":  # it must hold still, and says what runs
             granted = self._granted(call)
             return (
-                Permit(call, True, program=granted[1])
+                Permit(call, True, pipeline=granted[1])
                 if granted is not None
                 else Permit(call, False, "The grant that allowed this was revoked. Nothing was done.")
             )

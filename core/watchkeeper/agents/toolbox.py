@@ -420,7 +420,7 @@ class Toolbox:
             redact=environment.redact,
             subject_digest=permit.subject_digest,
             premises=permit.premises if call.name == "bash" else None,
-            program=permit.program,
+            pipeline=permit.pipeline,
         )
 
 

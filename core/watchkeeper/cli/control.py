@@ -620,9 +620,9 @@ def approve(
     `last`, or SESSION alone, names the only question that waits; if several wait, they are listed and none is
     allowed. Without arguments, every question that waits is listed.
 
-    A pattern is the words of one simple command, with * as its last word for any further arguments. It never
-    matches a command with an operator, a redirection or a substitution, and what it matches runs without a
-    shell.
+    A pattern is the words of a simple command, or of several with | between them, each with * as its last word for any
+    further arguments. It matches each part of a pipeline, never another operator, a redirection or a substitution, and
+    what it matches runs without a shell.
     """
     if not (words := _chosen(db, words, as_json, show=show)):
         return list_questions(db, as_json)

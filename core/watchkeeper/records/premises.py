@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.tool_inputs import Protected, open_regular, starts_others
+from watchkeeper.records.tool_inputs import INTERPRETERS, Protected, open_regular, starts_others
 
 MOST_TEXT_BYTES = 128 * 1024
 """Of a longer file only the digest is kept, so its difference cannot be shown."""
@@ -30,11 +30,6 @@ ABSENT = "absent"
 UNREADABLE = "unreadable"
 """In the place of a digest: it is no file that can be read."""
 
-_INTERPRETERS = re.compile(
-    r"(?:python|pypy|node|deno|bun|ruby|perl|php|lua|luajit|Rscript|julia|tclsh|wish|expect|pwsh|java"
-    r"|(?:ba|da|z|k|mk|a|fi|rba|c|tc)?sh|busybox|source|\.|osascript|groovy|scala|elixir|guile|racket|sbcl"
-    r"|swift|ts-node|tsx|go|kotlin|dart|nu)[\d.]*w?\Z"
-)
 _SHELLS = re.compile(r"(?:ba|da|z|k|mk|a|fi|rba)?sh\Z")
 _OPERATORS = frozenset("();<>|&")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -194,13 +189,13 @@ def _run_by(words: list[str], folder: str) -> Iterator[tuple[str, str]]:
     yield _PROGRAM, words[0]
     if program == "eval":
         yield _CODE, " ".join(rest)
-    elif _INTERPRETERS.match(program):
+    elif INTERPRETERS.match(program):
         yield from _scripts(rest, folder, is_shell=_SHELLS.match(program) is not None)
     elif program in _PREFIXES or starts_others(tuple(words)):
         for at, word in enumerate(rest):
             if not _ASSIGNMENT.match(word) and not word.startswith("-"):
                 yield _PROGRAM, word
-                if word != "." and _INTERPRETERS.match(os.path.basename(word)):
+                if word != "." and INTERPRETERS.match(os.path.basename(word)):
                     yield from _run_by(rest[at:], folder)
                     return
 

@@ -1,10 +1,11 @@
 """What a tool call does, read from the keys of its input, as every agent program names its tools differently; and what of it
 a person allowed.
 
-A person allows shell commands by a pattern: a list of words; `*` as its last word matches any further arguments. It
-matches one simple command that consists of these very words. A command that a shell would interpret never matches:
-operators, redirections, substitutions, variables, globs, assignments, reserved words. The parser refuses in case of
-doubt, quoted or not; then the agent asks.
+A person allows shell commands by a pattern: words, of which `*` as the last one matches any further arguments. It
+matches a simple command that consists of these very words, or a pipeline of which each part does; variables of
+`VARIABLES` may be set before a part, and `2>&1` may stand before a pipe. A command that a shell would interpret otherwise
+never matches: other operators, redirections, substitutions, variables, globs, reserved words. The parser refuses in case
+of doubt, quoted or not; then the agent asks.
 
 A matching command runs as these words, without a shell: no function, alias, variable or `PATH` that an
 earlier command of the agent's shell defined can change what it runs. See `agents.tools.worker.Shell`.
@@ -20,7 +21,7 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,27 @@ def command_of(given: Any) -> str:
 
 # --- What a person allows: commands by their pattern, changes of files by what they change --------------
 
+VARIABLES = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "CI", "NO_COLOR", "LANG", "LC_ALL", "TZ")
+"""What a command may set for a program without a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """One part of a pipeline. In a pattern, the last word may be `*`."""
+
+    words: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    """Set for it alone, in their order."""
+    joins_errors: bool = False
+    """Its errors go into the pipe too (`2>&1`)."""
+
+
+Pipeline = tuple[SimpleCommand, ...]
+"""Simple commands, each of which reads what the one before it prints."""
+
+_JOINED = " 2>&1"
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=((?:[^ '\"]|'[^']*'|\"[^\"]*\")*)(?: +|\Z)", re.ASCII)
+
 _INTERPRETED = frozenset(";&|<>`$\\\n\r\t(){}[]*?!#^")
 """Characters that mean something to a shell in some place. `^` is an old pipe, `!` negates, `#` comments."""
 
@@ -175,7 +197,7 @@ _NAMING_PARTS = frozenset(
 _NAMING_LETTERS = {
     "git": "oOxcu", "sort": "oT", "curl": "oOcDKT", "wget": "oaOPi", "tar": "IFfO", "rsync": "e", "rg": "", "grep": "",
     "egrep": "", "fgrep": "", "ls": "", "ps": "", "fd": "xX", "python": "oc", "python3": "oc", "node": "oerp",
-    "perl": "oe", "ruby": "oer", "pytest": "opc", "make": "oCf",
+    "perl": "oe", "ruby": "oer", "pytest": "opc", "make": "oCf", "sed": "ifE", "awk": "oefil", "gawk": "oefil",
 }  # fmt: skip
 """Letters of such options, by program; `o` for every other."""
 
@@ -198,7 +220,7 @@ def naming_option(program: str, word: str) -> str:
             len(parts) > 1 and len(parts[-1]) > 2 and any(one.startswith(parts[-1]) for one in _NAMING_PARTS)
         )
         return name if begins or part else ""
-    letters = _NAMING_LETTERS.get(program)
+    letters = _NAMING_LETTERS.get(program, _NAMING_LETTERS.get(program.rstrip("0123456789.")))
     if letters is None:  # attached to its value, or among a few letters
         return name if word[1] == "o" or (len(word) <= 4 and "o" in word and word[1:].isalpha()) else ""
     return name if set(letters).intersection(word[1:]) else ""
@@ -210,14 +232,78 @@ def starts_others(words: tuple[str, ...]) -> bool:
     return program in _STARTERS or (program in ("uv", "pipx", "poetry") and "run" in words[1:])
 
 
-def parse_command(command: str) -> tuple[str, ...] | None:
-    """The words of `command` if it is plainly one simple command of a program and its arguments; else
-    None."""
-    if not command.isascii() or not command.isprintable() or _INTERPRETED.intersection(command):
+INTERPRETERS = re.compile(
+    r"(?:python|pypy|node|deno|bun|ruby|perl|php|lua|luajit|Rscript|julia|tclsh|wish|expect|pwsh|java"
+    r"|(?:ba|da|z|k|mk|a|fi|rba|c|tc)?sh|busybox|source|\.|osascript|groovy|scala|elixir|guile|racket|sbcl"
+    r"|swift|ts-node|tsx|go|kotlin|dart|nu)[\d.]*w?\Z"
+)
+"""Programs that run a file that they are given; most run their standard input where they are given none."""
+_OBEYING = frozenset(
+    [
+        "ipython", "irb", "psql", "mysql", "mariadb", "sqlite3", "ed", "ex", "vi", "vim", "nvim", "emacs", "m4", "dc", "gnuplot",
+        "octave", "crontab", "patch", "pytest", "py.test", "pdb", "ipdb", "ftp", "sftp", "telnet",
+    ]
+)  # fmt: skip
+"""Further programs that do what their standard input says, with some options or without any."""
+
+
+def _obeys_input(wanted: SimpleCommand) -> bool:
+    """Whether a command of this pattern may run what a pipe gives it: an interpreter whose script the pattern does not
+    name."""
+    program, *rest = wanted.words
+    program = os.path.basename(program)
+    if program in _OBEYING:
+        return True
+    if INTERPRETERS.match(program) is None:
+        return False
+    script = rest[1:2] if rest[:1] == ["-m"] else rest[:1]
+    return not script or script[0] == "*" or script[0].startswith(("-", "/dev/", "/proc/"))
+
+
+def parse_command(command: str) -> Pipeline | None:
+    """The parts of `command` if it is plainly a pipeline of simple commands, or one of them; else None."""
+    texts = _split_at_pipes(command)
+    if texts is None:
+        return None
+    parts = [_simple_command(text, is_last=at == len(texts)) for at, text in enumerate(texts, 1)]
+    return None if None in parts else tuple(one for one in parts if one is not None)
+
+
+def _split_at_pipes(command: str) -> list[str] | None:
+    """The text between the pipes; None if one is quoted."""
+    texts, quote = [""], ""
+    for letter in command:
+        if letter == "|":
+            if quote:
+                return None
+            texts.append("")
+            continue
+        if letter in "'\"" and quote in ("", letter):
+            quote = "" if quote else letter
+        texts[-1] += letter
+    return texts
+
+
+def _simple_command(text: str, *, is_last: bool) -> SimpleCommand | None:
+    """One part; None where it is not plainly a program and its arguments."""
+    text = text.strip(" ")
+    joins_errors = not is_last and text.endswith(_JOINED)
+    if joins_errors:
+        text = text.removesuffix(_JOINED)
+    if not text.isascii() or not text.isprintable() or _INTERPRETED.intersection(text):
         # Letters of other scripts may look like these; a person cannot tell them apart in a pattern.
         return None
     try:
-        words = tuple(shlex.split(command, posix=True))
+        shlex.split(text, posix=True)
+        variables: dict[str, str] = {}
+        while found := _ASSIGNED.match(text):
+            name, value = found[1], "".join(shlex.split(found[2], posix=True))
+            # A tilde in a value names a folder of a user.
+            if name not in VARIABLES or name in variables or "~" in value:
+                return None
+            variables[name] = value
+            text = text[found.end() :]
+        words = tuple(shlex.split(text, posix=True))
     except ValueError:
         return None
     if not words or not words[0] or "=" in words[0] or words[0].startswith(("-", "%", "~")):
@@ -227,62 +313,136 @@ def parse_command(command: str) -> tuple[str, ...] | None:
     # A tilde at the beginning of a word, or after : and = in one, names a folder.
     if any(word.startswith("~") or ":~" in word or "=~" in word for word in words):
         return None
-    return words
+    return SimpleCommand(words, tuple(variables.items()), joins_errors)
 
 
-def parse_pattern(pattern: str) -> tuple[str, ...]:
-    """The words of a pattern.
+def parse_pattern(pattern: str) -> Pipeline:
+    """The parts of a pattern. Whether one joins its errors is not kept, as it allows no more.
 
     Raises:
         ValueError: a line that says why it can match nothing.
     """
     text = pattern.strip()
-    open_ended = text.endswith(" *")
-    words = parse_command(text[:-2].rstrip() if open_ended else text)
     if text == "*":
         raise ValueError("the pattern * would match every command; allow the tool instead")
-    if words is None:
+    texts = _split_at_pipes(text) or [""]
+    parts = tuple(_part_of_pattern(one, text, is_last=at == len(texts)) for at, one in enumerate(texts, 1))
+    for part in parts[1:]:
+        if part.words[-1] == "*" and _obeys_input(part):
+            raise ValueError(
+                f"{reveal(part.words[0])} may run what it is given through the pipe: a pattern of it must name its"
+                " script, or be without *"
+            )
+    return parts
+
+
+def _part_of_pattern(text: str, whole: str, *, is_last: bool) -> SimpleCommand:
+    text = text.strip(" ")
+    if not is_last:
+        text = text.removesuffix(_JOINED).rstrip(" ")
+    open_ended = text.endswith(" *")
+    part = _simple_command(text[:-2] if open_ended else text, is_last=True)
+    if part is None:
         raise ValueError(
-            f"the pattern {reveal(text)!r} matches nothing: it must be the words of one simple command, with"
-            " * as its last word"
-            " for any further arguments"
+            f"the pattern {reveal(whole)!r} matches nothing: it must be the words of a simple command, or of several with"
+            " | between them, each with * as its last word for any further arguments; before one may be"
+            f" {', '.join(VARIABLES)}"
         )
-    if open_ended and starts_others(words):
+    if not open_ended:
+        return part
+    if starts_others(part.words):
         raise ValueError(
-            f"{reveal(words[0])} starts other programs: a pattern of it must be a whole command, without *"
+            f"{reveal(part.words[0])} starts other programs: a pattern of it must be a whole command, without *"
         )
-    return (*words, "*") if open_ended else words
+    return SimpleCommand((*part.words, "*"), part.variables)
 
 
-def pattern_of(words: tuple[str, ...]) -> str:
-    """The text of a pattern that `parse_pattern` reads as these words."""
-    if words[-1] == "*":
-        return f"{shlex.join(words[:-1])} *"
-    return shlex.join(words)
+def pattern_of(parts: Pipeline) -> str:
+    """The text of a pattern that `parse_pattern` reads as these parts."""
+    return " | ".join(_text_of_part(part) for part in parts)
 
 
-def matches(pattern: str, command: str) -> tuple[str, ...] | None:
-    """The words that `command` runs if the pattern allows it; else None. A pattern that is none matches nothing.
+def _text_of_part(part: SimpleCommand) -> str:
+    words = part.words[:-1] if part.words[-1] == "*" else part.words
+    variables = [f"{name}={shlex.quote(value)}" for name, value in part.variables]
+    return " ".join([*variables, shlex.join(words), *(["*"] if words is not part.words else [])])
 
-    `*` matches no option that names a file to write or a program to run, unless the pattern names that option, and
-    no arguments of a program that starts others.
+
+def matches(pattern: str, command: str) -> Pipeline | None:
+    """What `command` runs if the pattern alone covers it; else None. A pattern that is none matches nothing."""
+    found = covering([pattern], command)
+    return found[0] if found is not None else None
+
+
+def covering(patterns: Sequence[str], command: str) -> tuple[Pipeline, tuple[int, ...]] | None:
+    """What `command` runs if these patterns cover it, and the positions of those that do; else None.
+
+    One pattern covers all of it, or each part has a pattern of one part. `*` matches no option that names a file to write
+    or a program to run, unless the pattern names that option, and no arguments of a program that starts others. A pattern
+    of one part covers no interpreter behind a pipe, unless it names the script. Whether the values of variables lead
+    inside the workspace is for `values_inside` to say.
     """
-    words = parse_command(command)
-    if words is None:
+    parts = parse_command(command)
+    if parts is None:
         return None
-    try:
-        wanted = parse_pattern(pattern)
-    except ValueError:
-        return None
-    if wanted[-1] == "*":
-        fixed = wanted[:-1]
-        if words[: len(fixed)] != fixed or starts_others(words):
+    single: list[tuple[int, SimpleCommand]] = []
+    for number, text in enumerate(patterns):
+        try:
+            wanted = parse_pattern(text)
+        except ValueError:
+            continue
+        if len(wanted) == len(parts) and all(map(_covers, wanted, parts)):
+            return parts, (number,)
+        if len(wanted) == 1:
+            single.append((number, wanted[0]))
+    used = []
+    for at, part in enumerate(parts):
+        fits = (number for number, one in single if _covers(one, part) and not (at and _obeys_input(one)))
+        if (found := next(fits, None)) is None:
             return None
-        program = os.path.basename(words[0])
-        named = {naming_option(program, word) for word in fixed} | {""}
-        rest = (naming_option(program, word) for word in words[len(fixed) :])
-        return words if all(one in named for one in rest) else None
-    return words if words == wanted else None
+        used.append(found)
+    return parts, tuple(dict.fromkeys(used))
+
+
+def _covers(wanted: SimpleCommand, part: SimpleCommand) -> bool:
+    """Whether a part of a pattern matches a part of a command."""
+    words = part.words
+    if wanted.variables and wanted.variables != part.variables:
+        return False
+    if wanted.words[-1] != "*":
+        return words == wanted.words
+    fixed = wanted.words[:-1]
+    if words[: len(fixed)] != fixed or starts_others(words):
+        return False
+    program = os.path.basename(words[0])
+    named = {naming_option(program, word) for word in fixed} | {""}
+    return all(naming_option(program, word) in named for word in words[len(fixed) :])
+
+
+def values_inside(parts: Pipeline, folder: str, workspace: str) -> bool:
+    """Whether each value that names a path names one of the workspace, links followed, for a command that runs in
+    `folder`."""
+    root = os.path.realpath(workspace)
+    for name, value in (pair for part in parts for pair in part.variables):
+        for path in _paths_of(name, value):
+            place = os.path.realpath(os.path.join(folder, path))
+            if os.path.commonpath([root, place]) != root:
+                return False
+    return True
+
+
+def _paths_of(name: str, value: str) -> list[str]:
+    """The paths that the value of a variable names. What leads up from a folder of the system names that of the root."""
+    if name == "PYTHONPATH":
+        return value.split(":")  # an empty entry is the folder itself
+    if name == "TZ":
+        path = value.removeprefix(":")
+        if ".." in path.split("/"):  # from the folder of the time zones
+            return ["/"]
+        return [path] if path != value or "/" in path or path.startswith(".") else []
+    if name in ("LANG", "LC_ALL"):
+        return [value] if "/" in value or value in (".", "..") else []
+    return [value] if "/" in value else []
 
 
 def program_path(program: str, folder: str, workspace: str, search_path: str) -> str | None:

@@ -29,6 +29,7 @@ from watchkeeper.records.tool_inputs import (
     matches,
     parse_command,
     pattern_of,
+    values_inside,
 )
 from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
@@ -270,8 +271,10 @@ class Question:
     def suggested_pattern(self) -> str:
         """A pattern of this very command; empty where no pattern could match it."""
         command = self.arguments.get("command")
-        words = parse_command(command) if self.tool == "bash" and isinstance(command, str) else None
-        return pattern_of(words) if words is not None else ""
+        parts = parse_command(command) if self.tool == "bash" and isinstance(command, str) else None
+        if parts is None or not values_inside(parts, self.folder, self.root):
+            return ""
+        return pattern_of(parts)
 
     def refuses_pattern(self, pattern: str, arguments: dict[str, Any] | None = None) -> str:
         """Why the answer cannot be for this pattern: it does not match what would run; empty where it does.
@@ -279,8 +282,13 @@ class Question:
         `arguments`: the input as the person edited it.
         """
         command = (arguments or self.arguments).get("command")
-        if self.tool != "bash" or not isinstance(command, str) or matches(pattern, command) is not None:
+        if self.tool != "bash" or not isinstance(command, str):
             return ""
+        parts = matches(pattern, command)
+        if parts is not None and values_inside(parts, self.folder, self.root):
+            return ""
+        if parts is not None:
+            return "a variable names a path outside the workspace, which no pattern covers, so nothing was allowed"
         return f"the pattern {pattern!r} does not match the command that waits, so nothing was allowed"
 
     @property
@@ -595,12 +603,12 @@ def load_grants(reads: Any, session_id: str) -> list[Grant]:
     return [Grant(*row) for row in reads.execute(_SELECT, (session_id,)).fetchall()]
 
 
-def live_grants(reads: Any, session_id: str, tool: str) -> list[Grant]:
-    """The grants that hold now for a tool. `reads` has `all`."""
+def live_grants(reads: Any, session_id: str, tool: str | None = None) -> list[Grant]:
+    """The grants that hold now, of a tool or (None) of all, oldest first. `reads` has `all`."""
     return [
         grant
         for grant in (Grant(*row) for row in reads.all(_SELECT, (session_id,)))
-        if grant.is_live and grant.tool == tool
+        if grant.is_live and tool in (None, grant.tool)
     ]
 
 

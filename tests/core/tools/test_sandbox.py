@@ -9,14 +9,16 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.core.tools.conftest import caller
+from tests.core.tools.conftest import caller, context
 
 from watchkeeper.agents.tools import confinement
 from watchkeeper.agents.tools.sandbox import DoesNotHold, Sandbox, git_folders, make_folder, secret_paths
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.tool_inputs import parse_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is for Linux")
 
@@ -153,19 +155,27 @@ async def test_jobs_that_left_the_shell_are_confined_too(make_pool, environ, wor
 async def test_a_command_that_was_approved_word_by_word_is_confined_too(
     make_pool, environ, workspace, tmp_path
 ):
-    from dataclasses import replace
-
-    from tests.core.tools.conftest import context
-
     pool = make_pool(environ=environ, sandbox="workspace")
-    words = ["touch", "made", str(tmp_path / "outside")]
-    asked = replace(context(workspace), program=pool.program("agent1", words))
-    assert asked.program is not None
-    result = await pool.run_shell({"command": " ".join(words)}, asked, 60)
-    assert result.is_error
-    assert "[sandbox = workspace:" in result.content
-    assert (workspace / "made").exists()
-    assert not (tmp_path / "outside").exists()
+    outside = tmp_path / "outside"
+    for command in (
+        f"touch made {outside}",
+        f"echo x | tee made2 {outside} | cat",
+        f"touch {outside} | touch made3",
+    ):
+        parts = parse_command(command)
+        assert parts is not None
+        asked = replace(context(workspace), pipeline=pool.pipeline("agent1", parts))
+        assert asked.pipeline is not None
+        result = await pool.run_shell({"command": command}, asked, 60)
+        assert "[sandbox = workspace:" in result.content
+        assert not outside.exists()
+    assert {"made", "made2", "made3"} <= set(os.listdir(workspace))
+    parts = parse_command("CI=1 yes | head -n 1")
+    assert parts is not None
+    asked = replace(context(workspace), pipeline=pool.pipeline("agent1", parts))
+    result = await pool.run_shell({"command": "yes"}, asked, 60)
+    # The first process of a namespace ignores the signal of a closed pipe, and says that it cannot write.
+    assert ("y" in result.content.splitlines(), result.is_error) == (True, False)
 
 
 async def test_commands_cannot_read_credentials_but_other_files(make_pool, environ, workspace, tmp_path):

@@ -340,6 +340,7 @@ def main(arguments: list[str]) -> NoReturn:
         if options[:1] == ["--namespaces"]:
             enter_root(options[1:])
         restrict([*writable, "/dev"])
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is started would too
         os.execvp(command[0], command)
     except (OSError, ValueError, KeyError) as error:
         print(

@@ -22,7 +22,7 @@ from watchkeeper.records.messages import Block, ToolSpec
 
 if TYPE_CHECKING:
     from watchkeeper.records.premises import Premises
-    from watchkeeper.records.tool_inputs import Protected
+    from watchkeeper.records.tool_inputs import Pipeline, Protected
     from watchkeeper.store.transaction import Transaction
 
 
@@ -40,12 +40,13 @@ class Permission(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramRun:
-    """A command that a pattern allowed: the very words that matched, run without a shell that could change
+class PipelineRun:
+    """A command that patterns allowed: the very words that matched, run without a shell that could change
     their meaning."""
 
-    path: str
-    words: tuple[str, ...]
+    parts: Pipeline
+    paths: tuple[str, ...]
+    """The program of each part."""
     folder: str
 
 
@@ -69,8 +70,8 @@ class ToolContext:
     """Takes known secrets out of a text."""
     premises: Premises | None = None
     """For `bash`: what a person's answer rests on. If it is not so any more, the tool does not run the command."""
-    program: ProgramRun | None = None
-    """For `bash`: run this program outside the shell, instead of the command."""
+    pipeline: PipelineRun | None = None
+    """For `bash`: run these programs outside the shell, instead of the command."""
 
 
 @dataclass(frozen=True, slots=True)

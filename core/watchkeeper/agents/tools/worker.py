@@ -75,6 +75,8 @@ OUTSIDE_SHELL = (
     "[ran outside your shell, in its folder: the shell's variables, functions and aliases do not apply]"
 )
 _OUTPUT_BYTES = 100 * 1024
+_HEALTHY = (0, -signal.SIGPIPE, 128 + signal.SIGPIPE)
+"""Exit codes of a part of a pipeline that ended well, or because the next part had read enough."""
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -279,6 +281,8 @@ class Shell:
         self._confined = confined
         self._restored = restored
         self._session: _Bash | None = None
+        self._has_state = restored is not None
+        """Whether a command ran in it, which may have defined something."""
 
     async def open(self) -> _Bash:
         """The shell; a new one in the workspace, if there is none.
@@ -313,8 +317,8 @@ class Shell:
         if self._session is not None and self._session.closed and not arguments.get("restart"):
             await self._close()
             return SHELL_LOST.format(folder=self._workspace), True
-        if isinstance(program := request.get("program"), dict):
-            return await self._run_program(program)
+        if isinstance(pipeline := request.get("pipeline"), dict):
+            return await self._run_pipeline(pipeline)
         if arguments.get("restart"):
             await self._close()
             self._restored = None
@@ -333,6 +337,7 @@ class Shell:
         if not self._holds(request.get("premises")):
             return PREMISES_CHANGED, True
         session = await self.open()
+        self._has_state = True
         try:
             with raising_host_faults(began=True):
                 output, code = await session.run(command)
@@ -399,11 +404,14 @@ class Shell:
             file_digest(path) == digest for path, digest in premises["files"].items()
         )
 
-    async def _run_program(self, program: dict[str, Any]) -> tuple[str, bool]:
-        """Run one program with the environment that the shell began with: nothing that the shell defined
-        since applies."""
-        folder, words = str(program["folder"]), [str(word) for word in program["words"]]
-        if self._confined is not None and not await self._restore():
+    async def _run_pipeline(self, pipeline: dict[str, Any]) -> tuple[str, bool]:
+        """Run programs, each with the environment that the shell began with and its own variables: nothing that the
+        shell defined since applies."""
+        folder, programs = str(pipeline["folder"]), pipeline["programs"]
+        # Also where none was open: its folder is known as long as it runs.
+        if not self._workspace.is_dir():
+            return f"bash: the workspace {self._workspace} is gone", True
+        if not await self._restore():
             return SHELL_LOST.format(folder=self._workspace), True
         if self._session is not None and self._session.folder() not in (folder, None):
             return (
@@ -411,34 +419,19 @@ class Shell:
                 " allowed",
                 True,
             )
-        executable = str(program["path"])
-        if self._confined is not None:
-            words = [*self._confined.prefix(folder), executable, *words[1:]]
-            executable = words[0]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                executable=executable,
-                cwd=folder,
-                env=_environment(),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-            )
-        except OSError as error:
-            if host_fault(error) is not None:
-                raise
-            return f"bash: {words[0]}: {error.strerror or error}", True
-        except RuntimeError as error:  # it was started; what waits for it could not be
-            with raising_host_faults(began=True):
-                raise error
-        output, is_cut = await _output_of(process)
-        text = _text_of(output, is_cut)
-        if self._session is not None:
+        prefix = self._confined.prefix(folder) if self._confined is not None else []
+        text, codes = await _run_programs(programs, folder, prefix)
+        if self._has_state:
             text = f"{OUTSIDE_SHELL}\n{text}".rstrip("\n")
-        if process.returncode:
-            return f"{text}\n[exit code {process.returncode}]".lstrip("\n"), True
-        return text or "[no output]", False
+        lines = [
+            f"[{program['words'][0]}, part {number} of {len(codes)}, ended with exit code {code}]"
+            for number, (program, code) in enumerate(zip(programs, codes[:-1], strict=False), 1)
+            if code not in _HEALTHY
+        ]
+        if codes[-1]:
+            lines.append(f"[exit code {codes[-1]}]")
+        said = "\n".join(filter(None, [text, *lines]))
+        return said or "[no output]", codes[-1] != 0
 
     async def _close(self) -> None:
         if self._session is not None:
@@ -458,11 +451,70 @@ def _text_of(output: bytes | bytearray, is_cut: bool) -> str:
     return TRUNCATED + text[after_word(text, 1) :].lstrip() if is_cut else text
 
 
-async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
-    """The end of what a process prints until it ends, and whether more came before. Its children may keep the
+async def _run_programs(
+    programs: Sequence[Mapping[str, Any]], folder: str, prefix: Sequence[str]
+) -> tuple[str, list[int]]:
+    """The end of what a pipeline prints, and the exit code of each part. `prefix`: the words of a program that confines
+    each.
+
+    Raises:
+        HostFault: the machine ran out of something.
+    """
+    reading, output = os.pipe()
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
+    )
+    processes: list[asyncio.subprocess.Process] = []
+    feed = os.open(os.devnull, os.O_RDONLY)
+    try:
+        for number, program in enumerate(programs, 1):
+            words = [*prefix, program["path"], *program["words"][1:]] if prefix else program["words"]
+            with raising_host_faults(began=bool(processes)):
+                fed_next, into = os.pipe() if number < len(programs) else (-1, os.dup(output))
+            try:
+                with raising_host_faults(began=bool(processes)):
+                    started = await _started(
+                        *words, executable=words[0] if prefix else program["path"], cwd=folder,
+                        env=_environment() | program["variables"], stdin=feed, stdout=into,
+                        stderr=into if program["joins_errors"] else output,
+                    )  # fmt: skip
+                processes.append(started)
+            finally:
+                os.close(feed)
+                os.close(into)
+                feed = fed_next
+        os.close(output)
+        output = -1
+        kept, is_cut = await _output_of(stream, processes)
+    except OSError as error:
+        return f"bash: {program['words'][0]}: {error.strerror or error}", [127]
+    finally:
+        transport.close()
+        for descriptor in (feed, output):
+            if descriptor >= 0:
+                os.close(descriptor)
+        for process in processes:
+            with suppress(ProcessLookupError):
+                if process.returncode is None:
+                    process.kill()
+    return _text_of(kept, is_cut), [process.returncode or 0 for process in processes]
+
+
+async def _started(*words: str, **options: Any) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(*words, **options)
+    except RuntimeError as error:  # it was started; what waits for it could not be
+        with raising_host_faults(began=True):
+            raise error
+
+
+async def _output_of(
+    stream: asyncio.StreamReader, processes: Sequence[asyncio.subprocess.Process]
+) -> tuple[bytes, bool]:
+    """The end of what processes print until they end, and whether more came before. Their children may keep the
     pipe open."""
-    assert process.stdout is not None
-    stream, kept, is_cut = process.stdout, bytearray(), False
+    kept, is_cut = bytearray(), False
 
     async def read() -> None:
         nonlocal is_cut
@@ -474,7 +526,8 @@ async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
 
     reading = asyncio.create_task(read())
     try:
-        await process.wait()
+        for process in processes:
+            await process.wait()
         await asyncio.wait({reading}, timeout=0.5)
     finally:
         reading.cancel()

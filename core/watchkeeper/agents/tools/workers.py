@@ -32,7 +32,7 @@ from watchkeeper.agents.tools.contract import (
     SHELL_LOST,
     SHELL_NEW,
     Permission,
-    ProgramRun,
+    PipelineRun,
     Tool,
     ToolContext,
     ToolResult,
@@ -56,7 +56,7 @@ from watchkeeper.records.errors import BadInput, HostFault, from_record, host_fa
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.redact import MARK
 from watchkeeper.records.sandboxes import OFF
-from watchkeeper.records.tool_inputs import PREMISES_CHANGED, program_path
+from watchkeeper.records.tool_inputs import PREMISES_CHANGED, Pipeline, program_path, values_inside
 from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
 from watchkeeper.store.place import Place, config_folder
@@ -734,14 +734,16 @@ class WorkerPool:
         shell = self._shells.get(self._workspace, agent_id)
         return shell.identity if shell is not None else ""
 
-    def program(self, agent_id: str, words: Sequence[str]) -> ProgramRun | None:
-        """What a command of these words would run outside the agent's shell, in its folder; None where that
-        is not certain."""
-        folder = self.shell_folder(agent_id)
-        if folder is None:
+    def pipeline(self, agent_id: str, parts: Pipeline) -> PipelineRun | None:
+        """What these parts would run outside the agent's shell, in its folder; None where that is not certain, or a
+        variable names a path outside the workspace."""
+        folder, workspace = self.shell_folder(agent_id), str(self._workspace)
+        if folder is None or not values_inside(parts, folder, workspace):
             return None
-        path = program_path(words[0], folder, str(self._workspace), self._environ.get("PATH", ""))
-        return ProgramRun(path, tuple(words), folder) if path is not None else None
+        search_path = self._environ.get("PATH", "")
+        paths = [program_path(part.words[0], folder, workspace, search_path) for part in parts]
+        found = tuple(path for path in paths if path is not None)
+        return PipelineRun(parts, found, folder) if len(found) == len(parts) else None
 
     async def release(self, agent_id: str, *, continues: bool = False) -> None:
         """End the agent's shells and all that they started: the agent is done or cancelled, or it is paused and
@@ -774,9 +776,18 @@ class WorkerPool:
         if context.premises is not None:
             files = {path: state.digest for path, state in context.premises.files.items()}
             request["premises"] = {"folder": context.premises.folder, "files": files}
-        if context.program is not None:
-            run = context.program
-            request["program"] = {"path": run.path, "words": list(run.words), "folder": run.folder}
+        if context.pipeline is not None:
+            run = context.pipeline
+            programs = [
+                {
+                    "path": path,
+                    "words": part.words,
+                    "variables": dict(part.variables),
+                    "joins_errors": part.joins_errors,
+                }
+                for path, part in zip(run.paths, run.parts, strict=True)
+            ]
+            request["pipeline"] = {"folder": run.folder, "programs": programs}
         try:
             async with asyncio.timeout(timeout_seconds):
                 answer = await child.call(request)
