@@ -23,19 +23,19 @@ LONG = (
 SIZES = [(120, 40), (80, 24), (60, 20), (20, 5)]
 
 
-def ask(desk: Desk, tool: str, arguments: dict[str, Any], **values: Any) -> None:
+def ask(desk: Desk, tool: str, arguments: dict[str, Any], number: int = 1, **values: Any) -> None:
     """A question of `explorer1`, with the message and the call that it is about."""
     connection = desk.session.connection
     seq = desk.session.message(
         "explorer1", "assistant", [{"type": "tool_use", "id": "tu9", "name": tool, "input": arguments}]
     )
     insert(
-        connection, "tool_calls", id=77, session_id=desk.session.id, agent_id="explorer1", turn=99, position=0, seq=seq,
+        connection, "tool_calls", id=76 + number, session_id=desk.session.id, agent_id="explorer1", turn=99, position=0, seq=seq,
         tool_use_id="tu9", name=tool, idempotent=0, status="pending",
     )  # fmt: skip
     insert(
-        connection, "approvals", id="appr1", session_id=desk.session.id, agent_id="explorer1", task_id="t-core", tool_call_id=77,
-        tool=tool, question=f"{tool} {json.dumps(arguments, ensure_ascii=False)}", created_at=desk.session.now, **values,
+        connection, "approvals", id=f"appr{number}", session_id=desk.session.id, agent_id="explorer1", task_id="t-core", tool_call_id=76 + number,
+        tool=tool, question=f"{tool} {json.dumps(arguments, ensure_ascii=False)}", created_at=desk.session.now + number, **values,
     )  # fmt: skip
 
 
@@ -252,6 +252,144 @@ async def test_a_dashboard_says_that_somebody_is_here(desk: Desk) -> None:
     async with desk.shown(size=(80, 24)) as pilot:
         await until(pilot, lambda: is_watched(desk.path, desk.session.id))
     assert not is_watched(desk.path, desk.session.id)
+
+
+# --- one question after the other -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchkeeper_tui.screens.approval.SETTLE_SECONDS", 0.001)
+
+
+async def next_one(pilot: Pilot[int], wanted: str) -> ApprovalScreen:
+    """The question with this id, once keys answer it."""
+
+    def is_there() -> bool:
+        screen = pilot.app.screen
+        return isinstance(screen, ApprovalScreen) and screen._approval_id == wanted and screen._is_settled
+
+    await until(pilot, is_there)
+    screen = pilot.app.screen
+    assert isinstance(screen, ApprovalScreen)
+    return screen
+
+
+def asked_thrice(desk: Desk) -> None:
+    for number, command in enumerate(("git status", "rm -rf build", "git push"), 1):
+        ask(desk, "bash", {"command": command}, number)
+
+
+async def test_every_answer_is_followed_by_the_next_question_until_none_is_left(desk, at_once):
+    asked_thrice(desk)
+    ask(desk, "bash", {"command": "make"}, 4)
+    async with desk.shown(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await shows(pilot, "Question  1 of 4", "git status")
+        await pilot.press("y")
+        await next_one(pilot, "appr2")
+        await shows(pilot, "Question  2 of 4", "rm -rf build", without="git status")
+        await pilot.press("n")
+        await next_one(pilot, "appr3")
+        await pilot.press("a", "t")
+        await next_one(pilot, "appr4")
+        await shows(pilot, "4 of 4", "make")
+        await pilot.press("r", *"no", "enter")
+        await until(pilot, lambda: len(written(desk)) == 4)
+        assert not isinstance(pilot.app.screen, ApprovalScreen)
+    assert [(kind, about["approval"]) for kind, about in written(desk)] == [
+        ("approve", "appr1"), ("deny", "appr2"), ("approve", "appr3"), ("deny", "appr4"),
+    ]  # fmt: skip
+
+
+async def test_a_key_that_is_pressed_twice_answers_one_question(desk, monkeypatch):
+    monkeypatch.setattr("watchkeeper_tui.screens.approval.SETTLE_SECONDS", 3_600.0)
+    asked_thrice(desk)
+    async with desk.shown(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("y", "y", "y")
+        await until(pilot, lambda: len(written(desk)) == 1)
+        await shows(pilot, "2 of 3", "rm -rf build", "read it first")
+        await pilot.press("n", "r", "a", "e", "y")
+        screen = pilot.app.screen
+        assert isinstance(screen, ApprovalScreen)
+        assert not screen.prompt.is_asking
+        assert not screen.has_class("-editing")
+        assert [about["approval"] for _, about in written(desk)] == ["appr1"]
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+
+
+async def test_no_key_answers_the_next_question_before_it_is_read_and_drawn(desk, at_once, monkeypatch):
+    asked_thrice(desk)
+    async with desk.shown(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        reads: list[Any] = []
+        monkeypatch.setattr(ApprovalScreen, "_read", lambda screen, arrived: reads.append(arrived))
+        await pilot.press("y", "y", "y")
+        await until(pilot, lambda: bool(reads))
+        await pilot.press("y", "n")
+        assert [about["approval"] for _, about in written(desk)] == ["appr1"]
+
+
+async def test_escape_leaves_the_questions_after_it_too(desk, at_once):
+    asked_thrice(desk)
+    async with desk.shown(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("y")
+        await next_one(pilot, "appr2")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+        await pilot.pause()
+        assert not isinstance(pilot.app.screen, ApprovalScreen)
+        assert len(written(desk)) == 1
+
+
+async def test_a_question_that_was_answered_elsewhere_is_passed_over_and_named(desk, at_once, monkeypatch):
+    asked_thrice(desk)
+    async with desk.shown(size=(100, 24)) as pilot:
+        screen = await opened(pilot, desk)
+        await until(pilot, lambda: len(screen.watch_app.snapshot.approvals) == 3)
+        # The dashboard does not know yet.
+        desk.session.connection.execute(
+            "UPDATE approvals SET status = 'denied', decided_by = 'ada' WHERE id = 'appr2'"
+        )
+        await pilot.press("y")
+        await next_one(pilot, "appr3")
+        await shows(pilot, "git push", "denied by ada")
+        assert [about["approval"] for _, about in written(desk)] == ["appr1"]
+
+
+async def test_a_command_that_answers_is_followed_by_the_next_question_too(desk, at_once):
+    asked_thrice(desk)
+    async with desk.shown("a answers") as pilot:
+        await pilot.press("colon", "ctrl+u", *"approve", "enter")
+        await next_one(pilot, "appr2")
+        assert [about["approval"] for _, about in written(desk)] == ["appr1"]
+
+
+async def test_a_pattern_of_a_pipeline_is_typed_and_sent(desk: Desk) -> None:
+    ask(desk, "bash", {"command": "CI=1 pytest -q 2>&1 | tail -n 5"})
+    async with desk.shown(size=(100, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("a", "p")
+        await shows(pilot, "CI=1 pytest -q | tail -n 5")
+        await pilot.press(
+            "ctrl+u",
+            *"pytest",
+            "space",
+            "asterisk",
+            "space",
+            "vertical_line",
+            "space",
+            *"tail",
+            "space",
+            "asterisk",
+            "enter",
+        )
+        await until(pilot, lambda: bool(written(desk)))
+        about = {"approval": "appr1", "scope": "pattern", "pattern": "pytest * | tail *"}
+        assert written(desk) == [("approve", about)]
 
 
 async def test_what_was_allowed_is_listed_and_revoked_from_the_command_bar(desk: Desk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.text import question_words, reveal
@@ -13,6 +14,7 @@ from watchkeeper.store import budgets, database
 from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.commands import Grant, load_grants, question_from_text
 from watchkeeper.store.driver import Connection, Queries
+from watchkeeper.store.snapshot import ApprovalFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Action, Request, Target
 from watchkeeper_tui.control import MOST_SENT, PromptPreview, Sent
@@ -20,6 +22,9 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.rows import Piece
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.screens.approval import ApprovalScreen
 
 
 class ActingScreen(WatchScreen):
@@ -48,7 +53,7 @@ class ActingScreen(WatchScreen):
         if reason:
             self.say(f"{action.label}: {reason}", "muted")
         elif name == "answer" or (name == "approve" and not self._is_shown_whole(target)):
-            self._open_question(target)
+            self._open_question(target.approvals[0])
         elif action.asks and not text and not action.text_optional:
             who = f" {target.names}" if name == "steer" else ""
             question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong")]]
@@ -240,25 +245,33 @@ class ActingScreen(WatchScreen):
             question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True
         )
 
-    def _open_question(self, target: Target) -> None:
-        """Show the question of the selected agent, else the first one, whole."""
+    def _open_question(self, asked: ApprovalFacts, answered: frozenset[str] = frozenset()) -> ApprovalScreen:
+        """Show a question whole. `answered`: the ids of those that were answered just before."""
         from watchkeeper_tui.screens.approval import ApprovalScreen
 
-        asked, session, hosted = target.approvals[0], target.snapshot.session, target.hosted
-        agent = target.snapshot.agent(asked.agent_id)
-        task = next((each.title for each in target.snapshot.tasks if each.id == asked.task_id), "")
+        snapshot, hosted = self.watch_app.snapshot, self.target.hosted
+        session, agent = snapshot.session, snapshot.agent(asked.agent_id)
+        task = next((each.title for each in snapshot.tasks if each.id == asked.task_id), "")
         workspace = session.workspace if session is not None else ""
         preliminary = question_from_text(
             asked.id, asked.tool, asked.question, agent=agent.name if agent is not None else asked.agent_id, task=task,
             workspace=workspace, folder=asked.folder, cause=asked.cause, note=asked.note,
         )  # fmt: skip
-        self.app.push_screen(
-            ApprovalScreen(
-                preliminary,
-                asked.id,
-                lambda request: self._submit(BY_ID[request.kind], [request], hosted=hosted),
-            )
+        screen = ApprovalScreen(
+            preliminary,
+            asked.id,
+            lambda request: self._submit(BY_ID[request.kind], [request], hosted=hosted),
+            self._open_next_question,
+            answered,
         )
+        self.app.push_screen(screen)
+        return screen
+
+    def _open_next_question(self, answered: frozenset[str]) -> ApprovalScreen | None:
+        """Show the first question that waits and is not one of those with these ids, if there is one."""
+        waiting = (each for each in self.watch_app.snapshot.approvals if each.id not in answered)
+        following = next(waiting, None)
+        return self._open_question(following, answered) if following is not None else None
 
     def show_grants(self) -> None:
         """List what a person allowed in this run, and ask which of it to revoke."""
@@ -319,6 +332,8 @@ class ActingScreen(WatchScreen):
             self.say("nothing to do", "muted")
             return
         self._submit(action, requests, hosted=target.hosted)
+        if action.id in ("approve", "deny"):
+            self._open_next_question(frozenset(each.payload["approval"] for each in requests))
 
     def _submit(self, action: Action, requests: list[Request], *, hosted: bool) -> None:
         """Write these commands of the open session, beside the event loop."""

@@ -3,6 +3,9 @@
 `y` counts only after the last line was in sight. Nothing is cut or dropped: what a terminal would obey or
 hide is named (`records.text.reveal`). The answer carries the digest of the file whose change was shown, and
 the input that the user edited.
+
+After an answer the next question that waits is shown, until none is left. Keys answer it only once it was read from the
+database and drawn, and a moment passed: a key that was pressed twice answers one question.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 AT_ONCE = 50_000
 """Characters that are laid out on the event loop; more are laid out beside it."""
+SETTLE_SECONDS = 0.4
+"""How long a question that followed another was in sight before a key answers it."""
 _NAMED = re.compile(r"<U\+[0-9A-F]{4,6}>")
 _GUTTER, _CONTINUED = "│ ", "┊ "
 
@@ -101,11 +106,20 @@ class ApprovalScreen(WatchScreen):
     ]
 
     def __init__(
-        self, preliminary: Question | None, approval_id: str, answer: Callable[[Request], None]
+        self,
+        preliminary: Question | None,
+        approval_id: str,
+        answer: Callable[[Request], None],
+        follow: Callable[[frozenset[str]], ApprovalScreen | None] | None = None,
+        answered: frozenset[str] = frozenset(),
     ) -> None:
         """`preliminary`: the question as far as it is known before it is read. `answer` sends a command to
-        the host."""
+        the host. `follow` opens the next question that is not one of those with these ids. `answered`: the questions before
+        this one."""
         super().__init__()
+        self._follow, self._answered_ids = follow, answered
+        self._is_settled = not answered
+        self._settles = False
         self._question = preliminary
         self._approval_id = approval_id
         self._answer = answer
@@ -163,6 +177,7 @@ class ApprovalScreen(WatchScreen):
             self.lay_out()
         elif self._edited is None:
             self._question = result
+        self.call_after_refresh(self.moved)
         self._draw_keys()
 
     # Drawing.
@@ -202,8 +217,8 @@ class ApprovalScreen(WatchScreen):
         question = self._question
         assert question is not None
         pieces: list[Piece] = [("Question", "strong")]
-        if self.others > 0:
-            pieces.append((f"  {self.others} more after this one", "muted"))
+        if (total := len(self._answered_ids) + 1 + self.others) > 1:
+            pieces.append((f"  {len(self._answered_ids) + 1} of {total}", "muted"))
         if self._edited is not None:
             pieces.append(("  edited", "accent"))
         set_title(self.view, pieces, self.watch_app.palette)
@@ -211,7 +226,8 @@ class ApprovalScreen(WatchScreen):
     @property
     def others(self) -> int:
         """How many other questions wait."""
-        return len(self.watch_app.snapshot.approvals) - 1
+        known = {*self._answered_ids, self._approval_id}
+        return sum(each.id not in known for each in self.watch_app.snapshot.approvals)
 
     def moved(self) -> None:
         """The view shows other rows: remember whether the last one has been in sight."""
@@ -220,6 +236,13 @@ class ApprovalScreen(WatchScreen):
             return
         if self.view.scrollable_content_region.height > 0 and self.view.shown[1] >= len(rows):
             self._end_seen = True
+        if self._is_read and not self._settles and not self._is_settled:
+            self._settles = True
+            self.set_timer(SETTLE_SECONDS, self._settle)
+        self._describe()
+
+    def _settle(self) -> None:
+        self._is_settled = True
         self._describe()
 
     @property
@@ -242,6 +265,8 @@ class ApprovalScreen(WatchScreen):
             ]
         elif self._question is None or self._is_waiting_for_rows:
             pieces = [("reading the question …", "muted")]
+        elif not self._is_settled:
+            pieces = [("the next question", "waiting")]
         elif self._end_seen:
             first, last = self.view.shown
             where = (
@@ -289,6 +314,8 @@ class ApprovalScreen(WatchScreen):
         waits = any(each.id == self._approval_id for each in snapshot.approvals)
         if not waits and not self._is_leaving:
             self._read(self._arrived)
+        if self._question is not None and self._laid_out is not None:
+            self._draw_title()
         self._describe()
 
     def tick(self, now: float) -> None:
@@ -297,10 +324,14 @@ class ApprovalScreen(WatchScreen):
     def _answered_elsewhere(self, question: Question) -> None:
         by = f" by {sanitize(question.decided_by)}" if question.decided_by else ""
         why = f" ({clip(sanitize(question.reason), 80)})" if question.reason else ""
-        self._leave(f"{clip(sanitize(question.tool), 40)}: {question.status}{by}{why}", "accent", seconds=15)
+        said = f"{clip(sanitize(question.tool), 40)}: {question.status}{by}{why}"
+        # One that was opened by itself closes; one that followed an answer is followed by the next.
+        self._leave(said, "accent", seconds=15, follows=bool(self._answered_ids))
 
-    def _leave(self, text: str = "", role: str = "text", *, seconds: float = 6.0) -> None:
-        """Close this screen, and say why on the one below it."""
+    def _leave(
+        self, text: str = "", role: str = "text", *, seconds: float = 6.0, follows: bool = False
+    ) -> None:
+        """Close this screen, and say why on the one below it. `follows`: show the next question, if one waits."""
         if self._is_leaving:
             return
         self._is_leaving = True
@@ -309,13 +340,24 @@ class ApprovalScreen(WatchScreen):
         while self.app.screen is not self and len(self.app.screen_stack) > 1:
             self.app.pop_screen()  # a help or a palette that was opened over it
         self.app.pop_screen()
-        if text and isinstance(below, WatchScreen):
-            self.app.call_later(below.say, text, role, seconds=seconds)
+        following: object = below
+        if follows and self._follow is not None:
+            following = self._follow(self._answered_ids | {self._approval_id}) or below
+        if text and isinstance(following, WatchScreen):
+            self.app.call_later(following.say, text, role, seconds=seconds)
 
     # Answering.
 
+    def _may_answer(self) -> bool:
+        """Whether a key can be meant for this question; says so where it cannot."""
+        if not self._is_settled:
+            self.say("this is the next question: read it first", "waiting", seconds=2)
+        return self._is_settled
+
     def _may_approve(self) -> bool:
         """Whether all of it was in sight; says so where it was not."""
+        if not self._may_answer():
+            return False
         if self._question is None or self._is_waiting_for_rows:
             self.say("the question is still being read", "waiting", seconds=3)
             return False
@@ -335,8 +377,8 @@ class ApprovalScreen(WatchScreen):
                 payload["edited_input"] = self._edited
         agent, task = self._asked_by
         request = Request(kind, agent, task, {"approval": self._approval_id, **payload}, about)
-        self._leave()
         self._answer(request)
+        self._leave(follows=True)
 
     @property
     def _asked_by(self) -> tuple[str | None, str | None]:
@@ -387,12 +429,12 @@ class ApprovalScreen(WatchScreen):
 
     def _ask_pattern(self, value: str, refused: str = "") -> None:
         """Ask for a pattern. `refused`: why `value` is none; it can be corrected, and no letter of it is an answer."""
-        what = "The words of one command; * as the last word matches any further arguments"
+        what = "The words of a command, or of several with | between; * as a last word matches any further arguments"
         question: list[list[Piece]] = [
             [(refused, "failed") if refused else (what, "strong")],
             [
                 (
-                    "It never matches operators, redirections or substitutions, and runs without a shell.",
+                    "It never matches other operators, redirections or substitutions, and runs without a shell.",
                     "muted",
                 )
             ],
@@ -414,11 +456,11 @@ class ApprovalScreen(WatchScreen):
         self._send("approve", self._about("always allow"), scope="pattern", pattern=pattern)
 
     def action_deny(self) -> None:
-        if self._question is not None:
+        if self._question is not None and self._may_answer():
             self._send("deny", self._about("deny"))
 
     def action_deny_with_reason(self) -> None:
-        if self._question is not None:
+        if self._question is not None and self._may_answer():
             self.prompt.ask_line(
                 [[("Reason (sent to the agent)", "strong")]],
                 self._reason_typed,
@@ -435,6 +477,8 @@ class ApprovalScreen(WatchScreen):
     def action_edit(self) -> None:
         question = self._question
         if question is None or self.has_class("-editing") or not question.allows_edit:
+            return
+        if not self._may_answer():
             return
         area = self.query_one(TextArea)
         area.load_text(question.editable)
@@ -510,7 +554,7 @@ class ApprovalScreen(WatchScreen):
                         "at the conflict of a merge: keep your branch's side, or the task's; y: the planner resolves it",
                     ),
                     ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
-                    ("esc", "leave the question waiting"),
+                    ("esc", "leave the question waiting, and those after it"),
                 ],
             )
         ]

@@ -137,15 +137,21 @@ class ExternalQuestionScreen(ApprovalScreen):
     """`y` allows once or answers its choices, `n` denies, `r` denies with a reason, Esc leaves it to its terminal."""
 
     def __init__(
-        self, asked: ExternalQuestion, session: ExternalSession | None, answer: Callable[[Request], None]
+        self,
+        asked: ExternalQuestion,
+        session: ExternalSession | None,
+        answer: Callable[[Request], None],
+        follow: Callable[[frozenset[str]], ApprovalScreen | None] | None = None,
+        answered: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(question_of(asked, session), asked.id, answer)
+        super().__init__(question_of(asked, session), asked.id, answer, follow, answered)
         self._asked, self._session = asked, session
 
     @property
     def others(self) -> int:
-        waiting = [each for each in self.watch_app.snapshot.external.questions if each.status == "waiting"]
-        return len(waiting) - 1
+        asked = terminals.questions_of(self.watch_app.snapshot.external, self._asked.session_id)
+        known = {*self._answered_ids, self._asked.id}
+        return sum(each.status == "waiting" and each.id not in known for each in asked)
 
     def _read(self, arrived: Callable[[object], None]) -> None:
         question_id = self._asked.id
@@ -161,9 +167,11 @@ class ExternalQuestionScreen(ApprovalScreen):
         if isinstance(result, Exception):
             self.say(f"! {self.trouble(result)}", "failed", seconds=12)
         elif not isinstance(result, ExternalQuestion) or result.status != "waiting":
-            self._leave(outcome_words(self._asked, result), "accent", seconds=15)
+            said = outcome_words(self._asked, result)
+            self._leave(said, "accent", seconds=15, follows=bool(self._answered_ids))
         else:
             self._is_read = True
+            self.call_after_refresh(self.moved)
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         waiting = {each.id for each in snapshot.external.questions if each.status == "waiting"}
@@ -266,14 +274,20 @@ def outcome_words(asked: ExternalQuestion, now: object) -> str:
     return f"{what}: {now.outcome}, confirmed by its program"
 
 
-def answer_question_of(screen: WatchScreen, session_id: str) -> None:
-    """Open the oldest question of a session in another terminal, or say why there is none to answer."""
+def answer_question_of(
+    screen: WatchScreen, session_id: str, answered: frozenset[str] = frozenset()
+) -> ApprovalScreen | None:
+    """Open the oldest question of a session in another terminal, or say why there is none to answer. `answered`: those
+    before it, in the same go."""
     external = screen.watch_app.snapshot.external
     session, asked = terminals.session_of(external, session_id), terminals.questions_of(external, session_id)
+    asked = tuple(each for each in asked if each.id not in answered)
+    if answered and not any(each.status == "waiting" for each in asked):
+        return None
     why_not = terminals.why_not_answer(session, asked)
     if why_not:
         screen.say(why_not, "waiting", seconds=12)
-        return
+        return None
     question = next(each for each in asked if each.status == "waiting")
 
     def answer(request: Request) -> None:
@@ -281,7 +295,10 @@ def answer_question_of(screen: WatchScreen, session_id: str) -> None:
         work = partial(_send, screen, question, request)
         screen.run_worker(work, thread=True, group="commands", exit_on_error=False, name="answer")
 
-    screen.app.push_screen(ExternalQuestionScreen(question, session, answer))
+    follow = partial(answer_question_of, screen, session_id)
+    opened = ExternalQuestionScreen(question, session, answer, follow, answered)
+    screen.app.push_screen(opened)
+    return opened
 
 
 def _send(screen: WatchScreen, question: ExternalQuestion, request: Request) -> None:

@@ -918,6 +918,8 @@ class Prompt(Vertical, can_focus=True):
 
     def _lift_notices(self) -> None:
         """Notices stand above an open question: they must not cover what is asked or typed."""
+        if not self.is_attached:  # its screen has closed since
+            return
         for rack in self.screen.query("ToastRack"):
             if self.is_asking:
                 rack.styles.margin = (0, 0, self.screen.size.height - self.region.y, 0)
