@@ -193,6 +193,18 @@ def test_figures_say_what_they_are_worth(made: Make, export: Export) -> None:
     assert rows["All"] == ["\\$3.0000", "in part unpriced"]
 
 
+def test_the_reason_of_a_session_is_shown_whole(made: Make, export: Export) -> None:
+    outcome = "## Done\n" + "".join(f"- point {number} <b>\n" for number in range(2_000))
+    one = made()
+    one.agent("planner")
+    one.tx.execute("UPDATE sessions SET status_reason = ?", (outcome,))
+    one.tx.execute("UPDATE agents SET status_reason = ?", (outcome,))
+    one.done()
+    page = export(one.connection, one.session_id, "html").text
+    assert page.count(outcome.strip().replace("<b>", "&lt;b&gt;")) == 2
+    assert "point 1999" in export(one.connection, one.session_id, "md").text
+
+
 def test_a_very_long_session_is_cut_with_a_note(made, export, monkeypatch):
     one = made()
     one.say(one.agent(), *(f"message {number} " + "x" * 500 for number in range(200)))
