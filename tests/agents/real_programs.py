@@ -635,7 +635,7 @@ def controls(trial: Trial, program: str) -> list[str]:
 def budget(trial: Trial, program: str) -> list[str]:
     """A budget ends the turn of a program; with a new one the agent goes on."""
     script = "\n".join(f"run: echo {n} >> ledger.txt; sleep 0.5" for n in range(8)) + "\nsay: all done"
-    trial.begin(goal_of((program,), lambda _: script), "--budget-tokens", "9000")
+    trial.begin(goal_of((program,), lambda _: script), "--budget-tokens", "6000")
     found = [] if (code := trial.ended()) == 5 else [f"the run was not paused by its budget: {code}"]
     if (done := len(trial.ledger.read_text().split())) >= 8:
         found.append(f"{done} effects before the pause")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -240,12 +239,13 @@ T = TypeVar("T")
 
 async def _paced(items: Iterable[T]) -> AsyncIterator[T]:
     """The items, with a turn of the event loop after each millisecond of work."""
-    since = time.perf_counter()
+    now = asyncio.get_running_loop().time
+    since = now()
     for item in items:
         yield item
-        if time.perf_counter() - since >= 0.001:
+        if now() - since >= 0.001:
             await asyncio.sleep(0)
-            since = time.perf_counter()
+            since = now()
 
 
 async def identifiers_of(run: CompactionPass) -> dict[str, int]:

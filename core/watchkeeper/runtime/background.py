@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from watchkeeper.records import errors
 from watchkeeper.records.errors import StoreExhausted, StoreUnusable, host_fault
@@ -292,6 +292,26 @@ class Alerts:
 
 def _failure(what: str, error: Exception) -> str:
     return f"{what} failed: {type(error).__name__}: {error}"
+
+
+class Watching(Protocol):
+    """Begins to watch a session for commands (see `CommandWatch`)."""
+
+    def __call__(
+        self,
+        path: Place,
+        session_id: str,
+        *,
+        on_command: Callable[[], None],
+        on_failure: Callable[[StoreUnusable], None],
+    ) -> Watch: ...
+
+
+class Watch(Protocol):
+    """Watches a session for commands."""
+
+    def close(self) -> None:
+        """Stop."""
 
 
 LOOK_SECONDS = 1.0

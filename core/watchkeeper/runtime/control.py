@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -178,6 +178,7 @@ def submit(
     payload: dict[str, Any] | None = None,
     requested_by: str = "dashboard",
     dedupe_key: str | None = None,
+    now: Callable[[], float] = time.time,
 ) -> int:
     """Queue a command, without the secrets that its payload may hold; returns its id at once.
 
@@ -213,7 +214,7 @@ def submit(
                     payload=stored,
                     requested_by=requested_by,
                     dedupe_key=dedupe_key,
-                    now=time.time(),
+                    now=now(),
                 )
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(database_path, error)) from error

@@ -42,7 +42,7 @@ from watchkeeper.records.ports import Clock
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import lifecycle
-from watchkeeper.runtime.background import Alerts, CommandWatch, Heartbeat, Indexing
+from watchkeeper.runtime.background import Alerts, CommandWatch, Heartbeat, Indexing, Watching
 from watchkeeper.runtime.commands import CommandQueue
 from watchkeeper.runtime.config import RoleModel, task_model
 from watchkeeper.runtime.lifecycle import SessionSettings
@@ -244,6 +244,7 @@ class SessionHost:
         agents_md: str | None,
         heartbeat: Heartbeat,
         once: int | None = None,
+        watch: Watching = CommandWatch,
     ) -> None:
         self.environment = environment
         self.store = environment.store
@@ -255,6 +256,7 @@ class SessionHost:
         self._settings = settings
         self._agents_md = agents_md
         self._once = once
+        self._watch = watch
         self._only: set[str] | None = None
         """With `once`: the tasks that may run; all others stay as they are."""
         self._board = Schedule(self.store, self.store.session_id)
@@ -361,7 +363,7 @@ class SessionHost:
         """
         background: list[asyncio.Task[None]] = []
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
-        watch = CommandWatch(
+        watch = self._watch(
             self.store.path, self.store.session_id, on_command=self.wake_host, on_failure=self.failed
         )
         try:

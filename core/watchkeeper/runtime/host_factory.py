@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ from watchkeeper.records.sandboxes import OFF
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
 from watchkeeper.records.tool_inputs import is_path_granted
 from watchkeeper.runtime import background, lifecycle
-from watchkeeper.runtime.background import Alerts, Heartbeat
+from watchkeeper.runtime.background import Alerts, CommandWatch, Heartbeat, Watching
 from watchkeeper.runtime.config import (
     Config,
     effort_of,
@@ -167,8 +168,12 @@ async def assemble(
     model: Model | None = None,
     new_id: IdSource = random_id,
     approval_timeout: ApprovalTimeout = as_stored,
+    watch: Watching = CommandWatch,
+    rng: random.Random | None = None,
 ) -> AssembledHost:
     """A host for the session that `store` has claimed.
+
+    `watch` begins to watch for commands, `rng` spreads the moments at which parked agents continue.
 
     `approval_timeout` gives this host's time-out of questions.
     `model` replaces every model reference, for embedding programs and for tests.
@@ -191,6 +196,8 @@ async def assemble(
                     model=model,
                     new_id=new_id,
                     approval_timeout=approval_timeout,
+                    watch=watch,
+                    rng=rng,
                 ),
             )
             undo.pop_all()
@@ -238,6 +245,8 @@ async def _assemble(
     model: Model | None,
     new_id: IdSource,
     approval_timeout: ApprovalTimeout,
+    watch: Watching,
+    rng: random.Random | None,
 ) -> AssembledHost:
     row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
@@ -354,7 +363,7 @@ async def _assemble(
         redact=redact,
         live=live,
         budgets=Budgets(store, heartbeat.hosted_seconds, price, clock),
-        usage_limits=UsageLimits(store, clock),
+        usage_limits=UsageLimits(store, clock, rng=rng),
         pool=pool,
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
@@ -394,6 +403,7 @@ async def _assemble(
         agents_md=agents_md(workspace),
         heartbeat=heartbeat,
         once=once,
+        watch=watch,
     )
     if once is None and (config.alerts.command or config.alerts.webhook):
         host.alerts = Alerts(store, config.alerts, redact)

@@ -178,8 +178,10 @@ class SessionStore(Queries):
             threading.Thread(target=self._extend_lease, name="watchkeeper-lease", daemon=True).start()
 
     @classmethod
-    def claim(cls, path: Place, session_id: str, clock: Clock, *, pid: int, host_name: str) -> SessionStore:
-        """Take the session's lease and raise its epoch.
+    def claim(
+        cls, path: Place, session_id: str, clock: Clock, *, pid: int, host_name: str, threaded: bool = True
+    ) -> SessionStore:
+        """Take the session's lease and raise its epoch. `threaded`: see `Writer`.
 
         Raises:
             DrivenElsewhere: a live host holds it.
@@ -191,7 +193,7 @@ class SessionStore(Queries):
             lease = Lease.acquire(path, session_id)
             undo.callback(lease.release)
             lease.reserve()
-            writer = Writer(path)
+            writer = Writer(path, threaded=threaded)
             undo.callback(writer.close)
             raised = lease.epoch
             epoch = writer.submit(

@@ -180,9 +180,16 @@ class _FilesChanged(StoreUnusable):
 
 
 class Writer:
-    """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it."""
+    """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it.
 
-    def __init__(self, path: Place, *, gather_seconds: tuple[float, float] = GATHER_SECONDS) -> None:
+    Args:
+        threaded: commit on a thread of its own. Without it, the event loop that waits for a batch commits it, at its
+            next turn, with those that are queued by then; a simulation decides the order of everything that way.
+    """
+
+    def __init__(
+        self, path: Place, *, gather_seconds: tuple[float, float] = GATHER_SECONDS, threaded: bool = True
+    ) -> None:
         self.path = path
         self._gather_seconds = gather_seconds
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -206,12 +213,14 @@ class Writer:
         self._expected: dict[FenceKey, int] = {}
         """The event `seq`s of sessions on a server, as the last commit left them."""
         self._uncertain: _Uncertain | None = None
-        self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            self.connection.close()
-            raise
+        self._thread: threading.Thread | None = None
+        if threaded:
+            self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                self.connection.close()
+                raise
 
     def submit(self, batch: Callable[[Group], T]) -> Future[T]:
         """Queue a batch from any thread; the future resolves after its commit."""
@@ -243,7 +252,10 @@ class Writer:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._commit_queued()
         if self._abandoned:
             return
         if not isinstance(self.path, Path):
@@ -267,6 +279,18 @@ class Writer:
             if self._closed:
                 raise StoreUnusable(f"{self.path} was closed; nothing more can be written to it")
             self._queue.put(item)
+        if self._thread is None:
+            if item.loop is None:
+                self._commit_queued()
+            else:
+                item.loop.call_soon(self._commit_queued)
+
+    def _commit_queued(self) -> None:
+        """Without a thread: commit what is queued."""
+        items: list[_Item] = []
+        self._gather(items)
+        if items:
+            self._commit(items)
 
     def _run(self) -> None:
         while not self._stopping:

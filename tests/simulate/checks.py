@@ -1,0 +1,211 @@
+"""What must hold after every commit of a simulated run, and at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.agents.agent_state import inputs_of
+from watchkeeper.records.states import TASK_MOVES, TaskStatus
+from watchkeeper.store import plans
+from watchkeeper.store.driver import Queries
+
+if TYPE_CHECKING:
+    from tests.simulate.tools import Ledger
+
+Read = Callable[..., list[Any]]
+
+LAST_STATES: Mapping[str, frozenset[str]] = {
+    "tool_calls": frozenset({"done", "error", "denied", "unknown", "cancelled"}),
+    "commands": frozenset({"applied", "refused", "failed"}),
+    "approvals": frozenset({"approved", "denied", "expired", "cancelled"}),
+    "model_calls": frozenset({"done", "error", "abandoned"}),
+}
+"""States that a row of a table never leaves."""
+
+
+def acknowledged(read: Read, seq: int, epoch: int) -> list[str]:
+    """A commit that was acknowledged is there, and its host had the session."""
+    rows = read("SELECT max(event_seq), max(lease_epoch) FROM sessions WHERE lease_epoch >= ?", epoch)
+    if rows[0][0] is None or rows[0][0] < seq:
+        return [f"event {seq} was acknowledged, and the last one is {rows[0][0]}"]
+    return []
+
+
+def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
+    """Checks of the state; `before` holds the last one, and is brought up to date."""
+    found: list[str] = []
+    for table, last in LAST_STATES.items():
+        now = {str(row[0]): str(row[1]) for row in read(f"SELECT id, status FROM {table}")}
+        for row_id, old in before.get(table, {}).items():
+            if old in last and now.get(row_id) != old:
+                found.append(f"{table} {row_id}: {old} became {now.get(row_id)}")
+        before[table] = now
+    found += _totals(read)
+    found += _running_tasks(read, before)
+    found += _epochs(read, before)
+    for call, runs in read("SELECT id, runs FROM tool_calls WHERE runs > 1 AND idempotent = 0"):
+        found.append(f"call {call}, which is not idempotent, was begun {runs} times")
+    for (agent,) in read(
+        "SELECT a.id FROM agents a JOIN sessions s ON s.id = a.session_id AND s.forked_from IS NULL"  # a fork comes in parts
+        " WHERE NOT EXISTS (SELECT 1 FROM views WHERE agent_id = a.id AND version = a.view_version)"
+    ):
+        found.append(f"the view of {agent} is not there")
+    for (task,) in read(
+        "SELECT t.name FROM tasks t JOIN agents a ON a.task_id = t.id WHERE a.status NOT IN ('done', 'failed', 'cancelled')"
+        " GROUP BY t.id HAVING count(*) > 1"
+    ):
+        found.append(f"two agents work on {task}")
+    return found
+
+
+def _totals(read: Read) -> Iterator[str]:
+    for session, *totals in read(
+        "SELECT id, input_tokens, output_tokens, model_calls FROM sessions WHERE forked_from IS NULL"
+    ):
+        counted = read(
+            "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), count(*) FROM model_calls"
+            " WHERE session_id = ? AND status != 'running'",
+            session,
+        )[0]
+        if list(counted) != totals:
+            yield f"totals of the session are {totals}, of its calls {list(counted)}"
+
+
+def _running_tasks(read: Read, before: dict[str, dict[str, str]]) -> Iterator[str]:
+    """A task begins only when all that it depends on is done or dropped."""
+    rows = read("SELECT id, status, name FROM tasks")
+    now = {row[0]: row[1] for row in rows}
+    names = {row[0]: row[2] for row in rows}
+    old = before.get("tasks", {})
+    for task, status in now.items():
+        if status == "running" and old.get(task) == "pending":
+            for need, state in read(
+                "SELECT t.name, t.status FROM task_dependencies d JOIN tasks t ON t.id = d.depends_on WHERE d.task_id = ?",
+                task,
+            ):
+                if state not in ("done", "dropped"):
+                    yield f"{names[task]} began while {need} was {state}"
+    before["tasks"] = now
+
+
+def _epochs(read: Read, before: dict[str, dict[str, str]]) -> Iterator[str]:
+    """The events have no gap, and the epoch does not fall."""
+    for session, seq, epoch in read(
+        "SELECT id, event_seq, lease_epoch FROM sessions WHERE forked_from IS NULL"
+    ):
+        old_seq, old_epoch = map(int, before.get("sessions", {}).get(session, "0 0").split())
+        if seq < old_seq or epoch < old_epoch:
+            yield f"session {session} went back from event {old_seq} of epoch {old_epoch} to {seq} of {epoch}"
+        new = [
+            row[0]
+            for row in read(
+                "SELECT seq FROM events WHERE session_id = ? AND seq > ? ORDER BY seq", session, old_seq
+            )
+        ]
+        if new != list(range(old_seq + 1, seq + 1)):
+            yield f"session {session}: after event {old_seq} come {new[:3]}, and {seq} were counted"
+        before.setdefault("sessions", {})[session] = f"{seq} {epoch}"
+
+
+def at_end(read: Read, session: str, ledger: Ledger) -> list[str]:
+    """Checks of a session that has ended."""
+    found = list(_commands(read)) + list(_effects(read, session, ledger)) + list(_moves(read, session))
+    found += _messages(read)
+    if read("PRAGMA integrity_check")[0][0] != "ok" or read("PRAGMA foreign_key_check"):
+        found.append("the database is damaged")
+    if read("SELECT 1 FROM tool_calls c JOIN agents a ON a.id = c.agent_id WHERE c.status IN ('pending', 'running')"
+            " AND a.status IN ('done', 'failed', 'cancelled')"):  # fmt: skip
+        found.append("a call of an agent that has ended never ended")
+    if read("SELECT 1 FROM approvals p JOIN agents a ON a.id = p.agent_id WHERE p.status = 'waiting' AND a.status IN"
+            " ('done', 'failed', 'cancelled')"):  # fmt: skip
+        found.append("a question of an agent that has ended still waits")
+    if read("SELECT 1 FROM reservations"):
+        found.append("a budget is still reserved")
+    status = read("SELECT status FROM sessions WHERE id = ?", session)[0][0]
+    if status == "done":
+        found += _inputs(read, session)
+        if read("SELECT 1 FROM inbox i JOIN sessions s ON s.planner_agent_id = i.agent_id WHERE i.delivered_seq IS NULL"
+                " AND i.kind IN ('steer', 'person', 'rule') AND s.id = ?", session):  # fmt: skip
+            found.append("the planner ended the session over the word of a person")
+    return found
+
+
+def _commands(read: Read) -> Iterator[str]:
+    for number, kind, status, result in read("SELECT id, kind, status, result FROM commands"):
+        if status == "failed":
+            yield f"command {number} ({kind}) failed: {result}"
+        elif status != "queued" and not result:
+            yield f"command {number} ({kind}) is {status} without a reason"
+
+
+def _effects(read: Read, session: str, ledger: Ledger) -> Iterator[str]:
+    rows = read("SELECT id, name, status, runs, idempotent FROM tool_calls WHERE session_id = ?", session)
+    calls = {row[0]: row[1:] for row in rows}
+    for number, count in ledger.effects.items():
+        name, status, runs, idempotent = calls.get(number, ("?", "lost", 0, 0))
+        if count > runs or (count > 1 and not idempotent):
+            yield f"{name}, call {number}, had its effect {count} times, and was begun {runs} times"
+        if status in ("pending", "cancelled", "denied", "lost"):
+            yield f"{name}, call {number}, had its effect, and is {status}"
+    for number, (name, status, *_) in calls.items():
+        if name in ("effect", "effect_again", "asking") and status == "done" and not ledger.effects[number]:
+            yield f"{name}, call {number}, is done, and had no effect"
+
+
+def _moves(read: Read, session: str) -> Iterator[str]:
+    """The events of each task follow each other as the table of states allows."""
+    states: dict[str, TaskStatus] = {}
+    for task, kind in read(
+        "SELECT task_id, kind FROM events WHERE session_id = ? AND task_id IS NOT NULL AND kind LIKE 'task.%' ORDER BY seq",
+        session,
+    ):
+        word = kind.removeprefix("task.")
+        if word not in set(TaskStatus):
+            continue
+        new, old = TaskStatus(word), states.get(task, TaskStatus.PENDING)
+        if new is not old and new not in TASK_MOVES[old]:
+            yield f"task {task} went from {old} to {new}"
+        states[task] = new
+    for task, status in read("SELECT id, status FROM tasks WHERE session_id = ?", session):
+        if task in states and states[task] != status:
+            yield f"task {task} is {status}, and its last event says {states[task]}"
+
+
+def _messages(read: Read) -> Iterator[str]:
+    for agent, last, total in read("SELECT id, last_seq, message_tokens FROM agents"):
+        rows = read("SELECT seq, tokens FROM messages WHERE agent_id = ? ORDER BY seq", agent)
+        if [row[0] for row in rows] != list(range(1, last + 1)) or sum(row[1] for row in rows) != total:
+            yield f"the messages of {agent} do not add up"
+        twice = read("SELECT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq > ?", agent, last)
+        if twice:
+            yield f"a result of {agent} is said to be in a message that is not there"
+    for (row,) in read("SELECT content FROM messages WHERE role = 'user'"):
+        if row.startswith("[") and not isinstance(json.loads(row), list):
+            yield "a message is no list"
+
+
+def _inputs(read: Read, session: str) -> Iterator[str]:
+    """No task is done on inputs that have changed since."""
+
+    class Reads:
+        @staticmethod
+        def one(sql: str, parameters: Any = ()) -> Any:
+            rows = read(sql, *parameters)
+            return rows[0] if rows else None
+
+        @staticmethod
+        def all(sql: str, parameters: Any = ()) -> list[Any]:
+            return read(sql, *parameters)
+
+    for task in plans.load_tasks(Reads, session):
+        if (
+            task.status is TaskStatus.DONE and "otherwise" not in task.instructions
+        ):  # a person may revise what is done
+            inputs = [one.ref for one in inputs_of(Reads, task)]
+            if plans.inputs_hash(inputs, task.instructions) != task.inputs_hash:
+                yield f"{task.name} is done on inputs that have changed"
+
+
+__all__ = ["Queries", "acknowledged", "after_commit", "at_end"]
