@@ -25,6 +25,8 @@ from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.session_tools import downstream
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.agents.tools.contract import Permission
+from watchkeeper.agents.tools.mcp import MCP_TOOL
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.recall import session_rules
@@ -37,6 +39,7 @@ from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent, ProgramSession
+from watchkeeper.store.commands import live_grants
 from watchkeeper.store.driver import encode
 from watchkeeper.store.outcome import inputs_of_calls
 from watchkeeper.store.plans import Standing, Task
@@ -217,6 +220,32 @@ def _new_agent(
     return _NewAgent(agent, limits_of(environment, agent, toolbox.specs()), offered)
 
 
+def _permissions_of(environment: Environment, role: Role, new: _NewAgent) -> str:
+    """What the first message of an agent says of what needs no question; nothing to an agent program, which has tools of its
+    own."""
+    if environment.programs is not None and environment.programs.of(new.agent.model) is not None:
+        return ""
+    tools = {}
+    for name in environment.tools_of(role.name):
+        permission = environment.permission(name)
+        if permission is Permission.ALLOW and (name in roles.ALWAYS or name in roles.PLAN_TOOLS):
+            continue
+        tools[name] = permission
+    offered = {one.name for one in new.tools}
+    grants = live_grants(environment.store, environment.session_id)
+    for grant in grants:
+        if grant.pattern is None and tools.get(grant.tool) is Permission.ASK:
+            tools[grant.tool] = Permission.ALLOW
+    return roles.permission_note(
+        {
+            name: permission
+            for name, permission in tools.items()
+            if not name.startswith(MCP_TOOL) or name in offered or permission is Permission.DENY
+        },
+        [one.pattern for one in grants if one.tool == "bash" and one.pattern is not None],
+    )
+
+
 def _window_of(environment: Environment, model: str) -> int:
     """Tokens of the window of a model, or of a program's until it reports its own."""
     program = environment.programs.of(model) if environment.programs is not None else None
@@ -281,6 +310,7 @@ async def dispatch(
     source = row[0] if row else None
     inputs = inputs_of(store, task)
     again, short = _why_again(store, task, source), short_inputs(store, inputs)
+    permissions = _permissions_of(environment, role, new)
     known = facts.current_facts(
         store,
         environment.session_id,
@@ -303,6 +333,7 @@ async def dispatch(
             resumed_memory=source is not None and task.attempt > 1,
             place=place,
             again=again,
+            permissions=permissions,
         )
         # Behind a memory that it was given, its task is not the first message, which stays anyway.
         memory.append("user", environment.redact(text), at=tx.now, lasting=source is not None).write(tx)
@@ -359,7 +390,8 @@ async def ensure_planner(
         folder=environment.workspace,
     )
     agent = new.agent
-    message = backends.joined([roles.goal_message(goal, workspace), note])
+    permissions = _permissions_of(environment, role, new)
+    message = backends.joined([roles.goal_message(goal, workspace, permissions), note])
     brief = brief_of(store, store.session_id)
     if brief is not None:
         message += "\n\n" + environment.redact(bounded_text(brief, room_for(agent.context_limit)))

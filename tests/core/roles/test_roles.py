@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 
 from watchkeeper.agents.agent_state import overhead_tokens
 from watchkeeper.agents.memory_tools import RecallTool, memory_tools
-from watchkeeper.agents.roles import ALWAYS, PLAN_TOOLS, Role, agents_md, load_roles, split_front_matter
+from watchkeeper.agents.roles import (
+    ALWAYS,
+    PLAN_TOOLS,
+    SHOWN_PATTERNS,
+    Role,
+    agents_md,
+    load_roles,
+    permission_note,
+    split_front_matter,
+)
 from watchkeeper.agents.session_tools import PlanTools, artifact_tools
+from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools
 from watchkeeper.memory.tokens import default_counter
 
@@ -204,3 +214,42 @@ def test_agents_md_is_read_within_bounds(workspace: Path, tmp_path: Path) -> Non
     os.mkfifo(file)
     assert agents_md(workspace) is None
     assert agents_md(workspace / "missing") is None
+
+
+# --- what a first message says of permissions -----------------------------------------------------------------
+
+ALLOW, ASK, DENY = Permission.ALLOW, Permission.ASK, Permission.DENY
+
+
+@pytest.mark.parametrize(
+    ("tools", "patterns", "wanted"),
+    [
+        ({}, ["pytest *"], ""),
+        ({"read": ALLOW, "grep": ALLOW}, ["pytest *"], "Without asking: grep, read."),
+        (
+            {"read": ALLOW, "write": ASK, "bash": ASK, "edit": DENY}, ["pytest *", "tail -n *", "pytest *"],
+            "Without asking: read, bash for `pytest *`, `tail -n *`.\nAsks a person: bash, write.\nDenied: edit.\n"
+            "A pipeline of these is allowed too; anything with ;, &&, redirection or substitution asks.",
+        ),
+        (
+            {"bash": ASK}, [],
+            "Asks a person: bash.\nA pipeline of commands that a person allows by a pattern is allowed too; anything with ;, &&,"
+            " redirection or substitution asks.",
+        ),
+        ({"bash": ALLOW}, ["pytest *"], "Without asking: bash."),
+        ({"bash": DENY}, ["pytest *"], "Denied: bash."),
+        (
+            {"mcp__a__x": ASK, "mcp__a__y": ASK, "mcp__b__x": ALLOW, "mcp__b__y": DENY}, [],
+            "Without asking: mcp__b__x.\nAsks a person: mcp__a__*.\nDenied: mcp__b__y.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_first_message_says_what_needs_no_question(tools, patterns, wanted):
+    assert permission_note(tools, patterns) == wanted
+    assert permission_note(dict(reversed(tools.items())), patterns) == wanted
+
+
+def test_a_first_message_shows_the_newest_patterns_only() -> None:
+    note = permission_note({"bash": ASK}, [f"p{number} *" for number in range(30)])
+    assert f"`p{30 - SHOWN_PATTERNS} *`" in note
+    assert f"`p{29 - SHOWN_PATTERNS} *`" not in note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterable
@@ -311,6 +312,76 @@ async def test_a_pattern_lets_one_simple_command_run_and_asks_for_all_else(bench
     await bench.run_while(answers(bench, pattern, *[{"kind": "deny"}] * 3))
     assert sorted(path.name for path in bench.workspace.iterdir()) == ["one", "two"]
     assert [one["status"] for one in bench.state["approvals"]] == ["approved", "denied", "denied", "denied"]
+
+
+async def test_patterns_together_cover_a_pipeline_and_one_of_them_is_not_enough(bench):
+    (bench.workspace / "x").write_text("2\n1\n")
+    commands = ["cat x", "cat x | sort", "LC_ALL=C sort x", "CI=1 cat x 2>&1 | LC_ALL=C sort | head -n 1", "cat x | sort > y",
+                "PYTHONPATH=/etc cat x", "PYTHONPATH=src: cat x"]  # fmt: skip
+    bench.coder(shell(*commands))
+    given = [
+        {"scope": "pattern", "pattern": "cat *"},
+        {"scope": "pattern", "pattern": "cat * | sort *"},
+        {"scope": "pattern", "pattern": "sort *"},
+        {"scope": "pattern", "pattern": "cat * | sort | head -n *"},
+        {"kind": "deny"},
+        {"kind": "deny"},
+    ]
+    await bench.run_while(answers(bench, *given))
+    asked = [one["question"] for one in bench.state["approvals"]]
+    assert [command for command in commands if not any(json.dumps(command) in one for one in asked)] == [
+        commands[-1]
+    ]
+    patterns = [grant["pattern"] for grant in bench.state["grants"]]
+    assert patterns == [one["pattern"] for one in given[:4]]
+
+
+async def test_a_pipeline_that_several_grants_cover_names_them_all(bench):
+    (bench.workspace / "x").write_text("2\n1\n")
+    bench.coder(shell("cat x", "sort x", "cat x | sort"))
+    await bench.run_while(
+        answers(bench, {"scope": "pattern", "pattern": "cat *"}, {"scope": "pattern", "pattern": "sort *"})
+    )
+    assert len(bench.state["approvals"]) == 2
+    assert bench.tasks()["a"]["result"].count("1\n2") == 2
+
+
+async def test_the_first_message_of_an_agent_says_what_is_allowed_when_it_starts(bench):
+    (bench.workspace / "x").write_text("1\n")
+    chain = [task("a", role="coder"), task("b", role="coder", needs=("a",))]
+    work = {"a": shell("cat x")}
+    bench.start(
+        PlannedRun(chain, lambda name, request: work[name](name, request) if name in work else [said("ok")]),
+        approval_timeout_seconds=None,
+    )
+    await bench.run_while(answers(bench, {"scope": "pattern", "pattern": "cat *"}))
+    first = dict(
+        bench.query(
+            "SELECT coalesce(t.name, 'planner'), m.content FROM messages m JOIN agents g ON g.id = m.agent_id"
+            " LEFT JOIN tasks t ON t.id = g.task_id WHERE m.seq = 1"
+        )
+    )
+    said_to = {name: flat([{"content": json.loads(content)}]) for name, content in first.items()}
+    free = "Without asking: glob, grep, list_folder, read"
+    assert f"{free}.\nAsks a person: bash, edit, write." in said_to["a"]
+    assert "A pipeline of commands that a person allows by a pattern is allowed too" in said_to["a"]
+    assert f"{free}, bash for `cat *`.\nAsks a person: bash, edit, write." in said_to["b"]
+    assert "A pipeline of these is allowed too; anything with ;, &&, redirection" in said_to["b"]
+    assert free in said_to["planner"]
+    assert not bench.query("SELECT 1 FROM agents WHERE system LIKE '%Without asking%'")
+
+
+async def test_a_grant_covers_the_first_commands_of_an_agent_that_has_no_shell_yet(bench):
+    (bench.workspace / "x").write_text("1\n")
+    both = [task("a", role="coder"), task("b", role="coder", needs=("a",))]
+    bench.start(
+        PlannedRun(
+            both, lambda name, request: shell("cat x", "cat x | cat", "cat x | cat | cat")(name, request)
+        ),
+        approval_timeout_seconds=None,
+    )
+    await bench.run_while(answers(bench, {"scope": "pattern", "pattern": "cat *"}))
+    assert len(bench.state["approvals"]) == 1
 
 
 async def test_what_the_shell_defined_before_does_not_change_what_a_pattern_allows(bench):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.records.errors import raising_host_faults
 from watchkeeper.store.plans import FILE_OUTPUT, Task
 
@@ -452,9 +453,53 @@ def rules_in(system: str) -> list[str]:
     return section.split("\n- ") if section else []
 
 
-def goal_message(goal: str, workspace: str) -> str:
-    """The planner's first message."""
-    return f"# Goal\n{goal}\n\nThe workspace is {workspace}. Look at it, make a plan, and see it through."
+def goal_message(goal: str, workspace: str, permissions: str = "") -> str:
+    """The planner's first message. `permissions`: as `permission_note` says them."""
+    text = f"# Goal\n{goal}\n\nThe workspace is {workspace}. Look at it, make a plan, and see it through."
+    return f"{text}\n\n{permissions}" if permissions else text
+
+
+SHOWN_PATTERNS = 8
+"""Of the patterns of commands that are allowed, a first message shows the newest."""
+
+
+def permission_note(tools: Mapping[str, Permission], patterns: Sequence[str]) -> str:
+    """What an agent may do without asking, in a few lines of its first message; empty if nothing is to be said.
+
+    `tools`: those of its role that touch more than the session, each with its permission. `patterns`: of the commands that
+    are allowed, the oldest first.
+    """
+    groups: dict[str, set[Permission]] = {}
+    for name in sorted(tools):
+        groups.setdefault(_group_of(name), set()).add(tools[name])
+    together = {
+        _group_of(name) if len(groups[_group_of(name)]) == 1 else name: tools[name] for name in sorted(tools)
+    }
+    names = {one: [name for name, permission in together.items() if permission is one] for one in Permission}
+    free, asks_for_commands = names[Permission.ALLOW], tools.get("bash") is Permission.ASK
+    shown = [f"`{one}`" for one in dict.fromkeys(patterns)][-SHOWN_PATTERNS:] if asks_for_commands else []
+    if shown:
+        free = [*free, f"bash for {', '.join(shown)}"]
+    lines = [
+        f"{heading}: {', '.join(found)}."
+        for heading, found in (
+            ("Without asking", free),
+            ("Asks a person", names[Permission.ASK]),
+            ("Denied", names[Permission.DENY]),
+        )
+        if found
+    ]
+    if asks_for_commands:
+        which = "these" if shown else "commands that a person allows by a pattern"
+        lines.append(
+            f"A pipeline of {which} is allowed too; anything with ;, &&, redirection or substitution asks."
+        )
+    return "\n".join(lines)
+
+
+def _group_of(tool: str) -> str:
+    """The tools of one MCP server, as a pattern; any other tool alone."""
+    return f"mcp__{tool.split('__')[1]}__*" if re.match(r"mcp__.+?__", tool) else tool
 
 
 SHARED_FOLDER = "Other agents work in the same folder at the same time."
@@ -469,9 +514,11 @@ def assignment(
     resumed_memory: bool,
     place: str = "",
     again: str = "",
+    permissions: str = "",
 ) -> str:
     """A sub-agent's first message: its task and the handoff. `short` has the texts of the inputs that are short, by name.
-    `place` says where it works, or who else works there; `again` why it is a further attempt."""
+    `place` says where it works, or who else works there; `again` why it is a further attempt; `permissions` is what
+    `permission_note` says."""
     handoff = {
         "task": task.name,
         "attempt": task.attempt,
@@ -499,6 +546,8 @@ def assignment(
         parts.append(again)
     if place:
         parts.append(place)
+    if permissions:
+        parts.append(permissions)
     saved = [one for one in task.expected_outputs if not one.startswith(FILE_OUTPUT)]
     files = [one.removeprefix(FILE_OUTPUT) for one in task.expected_outputs if one.startswith(FILE_OUTPUT)]
     if saved:
