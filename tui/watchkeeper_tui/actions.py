@@ -193,6 +193,14 @@ def _cost(agent: AgentFacts, passes: Sequence[CompactionFacts], messages: int) -
     return None
 
 
+_TASK_ENDED = ("done", "failed", "cancelled", "dropped")
+
+
+def droppable(target: Target) -> list[TaskFacts]:
+    """The tasks that can be given up."""
+    return [task for task in target.tasks if task.status not in ("done", "dropped")]
+
+
 def cancel_lines(target: Target, text: str) -> list[str]:
     """Which tasks would end."""
     lines = [
@@ -202,6 +210,41 @@ def cancel_lines(target: Target, text: str) -> list[str]:
     lines.append(
         "Its agent stops at once; what it did is kept, and the planner is notified. r resumes it later."
     )
+    return lines
+
+
+MOST_NAMES = 6
+"""Tasks that are named where several depend on one."""
+
+
+def dependents(target: Target) -> list[TaskFacts]:
+    """The tasks that depend on one of these and have not ended."""
+    ids = {task.id for task in target.tasks}
+    return [
+        task
+        for task in target.snapshot.tasks
+        if task.id not in ids and ids & set(task.depends_on) and task.status not in _TASK_ENDED
+    ]
+
+
+def drop_lines(target: Target, text: str) -> list[str]:
+    """Which tasks would be given up, and which run without them."""
+    tasks = droppable(target)
+    running = any(task.status == "running" for task in tasks)
+    lines = [
+        f"Drop {', '.join(f'“{clip(sanitize(task.title or task.name), 40)}”' for task in tasks[:4])}"
+        + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
+        + ("; its agent stops at its next step" if running else "")
+    ]
+    after = dependents(target)
+    names = ", ".join(clip(sanitize(task.title or task.name), 40) for task in after[:MOST_NAMES])
+    more = f" and {len(after) - MOST_NAMES} more" if len(after) > MOST_NAMES else ""
+    depends = (
+        "1 task depends on it and runs" if len(after) == 1 else f"{len(after)} tasks depend on it and run"
+    )
+    lines.append(f"{depends} without it: {names}{more}" if after else "No task depends on it.")
+    if text.strip():
+        lines.append(f"Reason: {clip(sanitize(text), 160)}")
     return lines
 
 
@@ -237,6 +280,8 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
         )
         if any(task.status in ("running", "paused") for task in target.tasks):
             lines.append("The attempt that is under way is cancelled first.")
+        if text.strip():
+            lines.append(f"Message: {clip(sanitize(text), 160)}")
         return lines
 
     return preview
@@ -339,6 +384,8 @@ class Action:
     """If no host runs, one is started for this command only."""
     free: bool = False
     """It spends and loses nothing: Enter confirms it as `y` does."""
+    has_form: bool = False
+    """A form asks what to do (`screens.task_form`)."""
 
 
 def _can_listen(agent: AgentFacts) -> bool:
@@ -464,11 +511,69 @@ def _cancel(target: Target, text: str) -> list[Request]:
 def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
     def requests(target: Target, text: str) -> list[Request]:
         return [
-            Request("rerun", None, task.id, {"fresh": fresh}, f"re-run “{clip(sanitize(task.title), 30)}”")
+            Request(
+                "rerun",
+                None,
+                task.id,
+                {"fresh": fresh} | ({"message": text.strip()} if text.strip() else {}),
+                f"re-run “{clip(sanitize(task.title), 30)}”",
+            )
             for task in target.tasks
         ]
 
     return requests
+
+
+def _why_not_plan(target: Target) -> str:
+    """Why the plan cannot be edited; empty if it can."""
+    state, session = target.snapshot.state, target.snapshot.session
+    if state is SessionState.FAILED:
+        return "the run has failed; r resumes it, R runs a task of it again"
+    if over := _over(target):
+        return f"{over}; R runs a task of it again"
+    return (
+        ""
+        if session is not None and target.snapshot.tasks
+        else "there is no plan yet; the planner makes it first"
+    )
+
+
+def _why_not_revise(target: Target) -> str:
+    if reason := _why_not_plan(target):
+        return reason
+    if len(target.tasks) != 1:
+        return "one task at a time" if target.tasks else "select a task first"
+    running = target.tasks[0].status == "running"
+    return f"{target.names} is running; X cancels it, R runs it again" if running else ""
+
+
+def _why_not_drop(target: Target) -> str:
+    if reason := _why_not_plan(target):
+        return reason
+    if not target.tasks:
+        return "select a task first"
+    return "" if droppable(target) else f"it is {target.tasks[0].status} already"
+
+
+def _drop_tasks(target: Target, text: str) -> list[Request]:
+    return [
+        Request(
+            "plan",
+            None,
+            task.id,
+            {
+                "act": "drop",
+                "arguments": {"task": task.id} | ({"reason": text.strip()} if text.strip() else {}),
+            },
+            f"drop “{clip(sanitize(task.title or task.name), 30)}”",
+        )
+        for task in droppable(target)
+    ]
+
+
+def _no_requests(target: Target, text: str) -> list[Request]:
+    """A form makes them."""
+    return []
 
 
 def _has_context(agent: AgentFacts) -> bool:
@@ -749,6 +854,43 @@ _ACTIONS: tuple[Action, ...] = (
         once=True,
     ),
     Action(
+        "rerun_message",
+        "",
+        "Re-run with a message",
+        "run the task again, and say why; its agent and the planner read it",
+        _no_requests,
+        lambda target: "" if target.tasks else "select a task first",
+        once=True,
+        has_form=True,
+    ),
+    Action(
+        "plan_add",
+        "A",
+        "Add a task",
+        "add a task to the plan: instructions, role, what it depends on",
+        _no_requests,
+        _why_not_plan,
+        has_form=True,
+    ),
+    Action(
+        "plan_revise",
+        "V",
+        "Revise the task",
+        "change a task that does not run: title, instructions, role, dependencies, outputs",
+        _no_requests,
+        _why_not_revise,
+        has_form=True,
+    ),
+    Action(
+        "plan_drop",
+        "D",
+        "Drop the task",
+        "give the task up; those that depend on it run without it",
+        _drop_tasks,
+        _why_not_drop,
+        drop_lines,
+    ),
+    Action(
         "compact",
         "C",
         "Compact",
@@ -870,3 +1012,5 @@ _ACTIONS: tuple[Action, ...] = (
 )
 ACTIONS: tuple[Action, ...] = tuple(_of_ours(action) for action in _ACTIONS)
 BY_ID = {action.id: action for action in ACTIONS}
+PLAN_EDITS = (("plan_add", "Add task"), ("plan_revise", "Revise"), ("plan_drop", "Drop"))
+"""The actions that edit the plan, as the footer calls them."""

@@ -239,7 +239,7 @@ class WatchkeeperApp(ThemedApp):
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
         *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage", "plan",
-                                              "message", "compare", "dialogs", "artifacts", "fleet", "start", "welcome")),
+                                              "message", "compare", "dialogs", "artifacts", "fleet", "start", "task_form", "welcome")),
         "app.tcss",
     ]  # fmt: skip
 
@@ -844,6 +844,7 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.screens.replay import ReplayScreen
     from watchkeeper_tui.screens.sessions import SessionsScreen
     from watchkeeper_tui.screens.start import StartScreen
+    from watchkeeper_tui.screens.task_form import TaskFormScreen
     from watchkeeper_tui.screens.timeline import TimelineScreen
     from watchkeeper_tui.screens.usage import ChartScreen, UsageScreen
     from watchkeeper_tui.screens.welcome import WelcomeScreen
@@ -856,7 +857,7 @@ def active_together() -> list[list[BindingType]]:
         WorkersScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
-    groups.append([*StartScreen.BINDINGS, *WatchScreen.BINDINGS])
+    groups += [[*screen.BINDINGS, *WatchScreen.BINDINGS] for screen in (StartScreen, TaskFormScreen)]
     inside: tuple[type[Screen[Any]], ...] = (LiveScreen, ReplayScreen, TimelineScreen, MessageScreen)
     for screen, pane in zip(inside, panes[1:], strict=True):
         own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}

@@ -132,7 +132,10 @@ class Slash:
 SLASHES: tuple[Slash, ...] = (
     Slash("pause", "[run or now]", "pause the selected agent, the whole run, or the agent at once", "pause"),
     Slash("resume", "", "resume what is paused; if nothing is running, the whole run", "resume"),
-    Slash("rerun", "[fresh]", "run the selected task again", "rerun"),
+    Slash(
+        "rerun", "[fresh or message]", "run the selected task again; with a message that says why", "rerun"
+    ),
+    Slash("plan", "add, revise or drop", "add a task to the plan, revise or drop the selected one"),
     Slash("cancel", "[run]", "cancel the selected task, or the whole run", "cancel"),
     Slash("compact", "[instructions]", "compact the selected agent's context", "compact"),
     Slash("undo", "", "undo the selected agent's last compaction", "undo"),

@@ -30,7 +30,7 @@ from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.errors import Shortage
 from watchkeeper.records.messages import Content, Message, Role
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.records.text import cost_text, cut
+from watchkeeper.records.text import cost_text, cut, one_line
 from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agents import Agent
@@ -547,6 +547,14 @@ def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> No
     if row is None or row[0] is None or task is None:
         return
     plans.post(tx, row[0], kind, {"task": task.name, "title": task.title, **payload})
+
+
+def tell_planner_of_person(tx: Transaction, text: str) -> None:
+    """Tell the planner, in one line, of an act of a person that leaves the plan as it is. It reads it with its next
+    message, and is not woken for it."""
+    row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
+    if row is not None and row[0] is not None:
+        plans.post(tx, row[0], plans.NOTICE, {"text": f"A person {one_line(text, 600)}"})
 
 
 def produced_by(tx: Any, agent_id: str) -> list[tuple[str, str]]:

@@ -27,10 +27,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 from watchkeeper.agents.roles import ISOLATIONS, PLANNER, Role
-from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult, validate_arguments
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.ports import IdSource
 from watchkeeper.records.states import AGENT_ENDED, TASK_ENDED, AgentStatus, TaskStatus
+from watchkeeper.records.text import one_line
 from watchkeeper.records.tool_inputs import open_regular, resolve_target
 from watchkeeper.store import agents, artifacts, plans
 from watchkeeper.store.plans import Task
@@ -136,6 +137,17 @@ _ENDS = "Make all changes of the plan in one reply: it ends your turn."
 _NAME = {"task": {"type": "string", "description": "the task's name or id"}}
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A task as it is to be."""
+
+    name: str
+    title: str
+    instructions: str
+    role: str
+    expected_outputs: list[str]
+
+
 class PlanTools:
     """Makes the planner's tools. `roles` are those that a task may have."""
 
@@ -218,8 +230,40 @@ class PlanTools:
         answer = {"plan": plan_id, "revision": revision, "tasks": by_name}
         return ToolResult(json.dumps(answer), effects={"plan": True})
 
+    def refuse(self, reads: Any, act: str, arguments: dict[str, Any]) -> None:
+        """Refuse a person's change of the plan (`add`, `revise` or `drop`) from the rows, as the change itself would.
+
+        Raises:
+            ValueError: the reason, as one line.
+        """
+        tools = {"add": "add_task", "revise": "revise_task", "drop": "drop_task"}
+        if act not in tools:
+            raise ValueError(f"a plan has no act {act}; there are {', '.join(tools)}")
+        schema = next(one.spec.input_schema for one in self.tools() if one.spec.name == tools[act])
+        if fault := validate_arguments(schema, arguments):
+            raise ValueError(fault)
+        _plan(reads)
+        by_name, needs = _ids_by_name(reads), names_of(arguments, "depends_on")
+        if act == "add":
+            name = self._new_task(arguments, by_name).name
+            _refuse_missing(by_name, needs, name)
+            return
+        task = find_task(reads, arguments)
+        if act == "drop":
+            _refuse_drop(task)
+            return
+        if arguments.keys() <= {"task"}:
+            raise ValueError(f"nothing to change of {task.name} is given")
+        self._revised(task, arguments)
+        if "depends_on" in arguments:
+            _refuse_missing(by_name, needs, task.name)
+            _refuse_cycles(reads, {task.id: [by_name[need] for need in needs]})
+
     def add_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         plan_id = _plan(tx)
+        for task in plans.load_tasks(tx, tx.session_id):
+            if task.name == str(arguments.get("name", "")).strip():
+                _refuse_changed(tx, task, context)
         known = _ids_by_name(tx)
         name = self._add(tx, plan_id, len(known), arguments, known)
         row = tx.one("SELECT id FROM tasks WHERE parent_plan_id = ? AND name = ?", (plan_id, name))
@@ -229,19 +273,11 @@ class PlanTools:
 
     def revise_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
-        if task.status is TaskStatus.RUNNING:
-            raise ValueError(f"{task.name} is running; cancel it first, or re-run it after")
-        title = text_of(arguments, "title", default=task.title)
-        instructions = text_of(arguments, "instructions", default=task.instructions)
-        role = self._role(text_of(arguments, "role", default=task.role))
-        outputs = list(task.expected_outputs)
-        if "expected_outputs" in arguments:
-            outputs = names_of(arguments, "expected_outputs")
-        self._refuse_files(task.name, role, outputs)
+        now = self._revised(task, arguments)
         tx.keep_replaced("tasks", task.id, "instructions", "role", "expected_outputs")
         tx.execute(
             "UPDATE tasks SET title = ?, instructions = ?, role = ?, expected_outputs = ? WHERE id = ?",
-            (title, instructions, role, json.dumps(outputs), task.id),
+            (now.title, now.instructions, now.role, json.dumps(now.expected_outputs), task.id),
         )
         if "depends_on" in arguments:
             _depend(tx, _ids_by_name(tx), task.id, names_of(arguments, "depends_on"))
@@ -269,6 +305,7 @@ class PlanTools:
 
     def drop_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
+        _refuse_drop(task)
         by = "dropped by the planner" if context.agent_id else "dropped by a person"
         stop_agent(tx, task, by)
         plans.move(tx, task.id, TaskStatus.DROPPED, str(arguments.get("reason") or by))
@@ -306,27 +343,47 @@ class PlanTools:
     def _add(
         self, tx: Transaction, plan_id: str, position: int, one: dict[str, Any], known: dict[str, str]
     ) -> str:
-        name = text_of(one, "name", limit=120).strip()
-        if name in known:
-            raise ValueError(f"two tasks are named {name!r}; names must be unique")
+        new = self._new_task(one, known)
         model = one.get("model")
-        role = self._role(text_of(one, "role", default="explorer", limit=120))
-        outputs = names_of(one, "expected_outputs")
-        self._refuse_files(name, role, outputs)
         plans.add_task(
             tx,
             task_id=self._new_id(),
             plan_id=plan_id,
-            name=name,
+            name=new.name,
             position=position,
-            title=text_of(one, "title", default=name, limit=400),
-            instructions=text_of(one, "instructions"),
-            role=role,
+            title=new.title,
+            instructions=new.instructions,
+            role=new.role,
             model=model if isinstance(model, str) and model else None,
-            expected_outputs=outputs,
+            expected_outputs=new.expected_outputs,
             isolation=one.get("isolation"),
         )
-        return name
+        return new.name
+
+    def _new_task(self, one: dict[str, Any], known: Mapping[str, str]) -> _Wanted:
+        """Raises ValueError: no task can be added like that."""
+        name = text_of(one, "name", limit=120).strip()
+        if name in known:
+            raise ValueError(f"two tasks are named {name!r}; names must be unique")
+        role = self._role(text_of(one, "role", default="explorer", limit=120))
+        outputs = names_of(one, "expected_outputs")
+        self._refuse_files(name, role, outputs)
+        title = text_of(one, "title", default=name, limit=400)
+        return _Wanted(name, title if title.strip() else name, text_of(one, "instructions"), role, outputs)
+
+    def _revised(self, task: Task, arguments: dict[str, Any]) -> _Wanted:
+        """Raises ValueError: the task cannot be changed like that, or not now."""
+        if task.status is TaskStatus.RUNNING:
+            raise ValueError(f"{task.name} is running; cancel it first, or re-run it after")
+        given = {"title": task.title, "instructions": task.instructions, "role": task.role} | arguments
+        role = self._role(text_of(given, "role"))
+        outputs = list(task.expected_outputs)
+        if "expected_outputs" in arguments:
+            outputs = names_of(arguments, "expected_outputs")
+        self._refuse_files(task.name, role, outputs)
+        title = text_of(given, "title", default="", limit=max(400, len(task.title)))
+        instructions = text_of(given, "instructions") if "instructions" in arguments else task.instructions
+        return _Wanted(task.name, title if title.strip() else task.name, instructions, role, outputs)
 
     def _task_to_change(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> Task:
         """The task that the call names.
@@ -335,12 +392,7 @@ class PlanTools:
             ValueError: there is none, or a person changed it since the planner's last message.
         """
         task = find_task(tx, arguments)
-        for _, kind, note in plans.undelivered(tx, context.agent_id) if context.agent_id else ():
-            if kind in ("person", "task_cancelled") and note.get("task") == task.name:
-                said = note.get("text") or "a person cancelled it."
-                raise ValueError(
-                    f"{task.name} was changed meanwhile: {said} It is {task.status} now. Decide again if that is not enough"
-                )
+        _refuse_changed(tx, task, context)
         return task
 
     def _role(self, role: str) -> str:
@@ -367,7 +419,28 @@ class PlanTools:
         return "; ".join([*listed[:_MOST_ROLES], *more])
 
 
-def find_task(tx: Transaction, arguments: dict[str, Any]) -> Task:
+def _refuse_changed(tx: Transaction, task: Task, context: ToolContext) -> None:
+    """Raises ValueError: a person changed the task since the planner's last message; it says how it is now."""
+    for _, kind, note in plans.undelivered(tx, context.agent_id) if context.agent_id else ():
+        if kind in ("person", "task_cancelled") and note.get("task") == task.name:
+            said = note.get("text") or "a person cancelled it."
+            names = {task_id: name for name, task_id in _ids_by_name(tx).items()}
+            after = ", ".join(names.get(need, need) for need in task.depends_on) or "no other task"
+            raise ValueError(
+                f"{task.name} was changed meanwhile: {said} It is {task.status} now (attempt {task.attempt}, role"
+                f" {task.role}, “{one_line(task.title, 200)}”, depends on {after}; instructions:"
+                f" {one_line(task.instructions, 600)}). Decide again if that is not enough"
+            )
+
+
+def _refuse_drop(task: Task) -> None:
+    """Raises ValueError: the task has ended as asked, or was dropped."""
+    if task.status not in (TaskStatus.DONE, TaskStatus.DROPPED):
+        return
+    raise ValueError(f"{task.name} is {task.status} already; there is nothing to drop")
+
+
+def find_task(tx: Any, arguments: dict[str, Any]) -> Task:
     """The task that the argument `task` names.
 
     Raises:
@@ -454,28 +527,40 @@ def downstream(tasks: list[Task], task_id: str) -> list[Task]:
     return [task for task in tasks if task.id in reached and task.id != task_id]
 
 
-def _plan(tx: Transaction) -> str:
+def _plan(tx: Any) -> str:
     row = tx.one("SELECT current_plan_id FROM sessions WHERE id = ?", (tx.session_id,))
     if row is None or row[0] is None:
         raise ValueError("there is no plan yet; make one with create_plan")
     return str(row[0])
 
 
-def _ids_by_name(tx: Transaction) -> dict[str, str]:
+def _ids_by_name(tx: Any) -> dict[str, str]:
     return {
         row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE session_id = ?", (tx.session_id,))
     }
 
 
 def _depend(tx: Transaction, by_name: dict[str, str], task_id: str, needs: list[str]) -> None:
-    missing = [need for need in needs if need not in by_name]
-    if missing:
-        raise ValueError(f"depends_on names no task of this plan: {', '.join(missing)}")
+    name = next(name for name, known in by_name.items() if known == task_id)
+    _refuse_missing(by_name, needs, name)
     plans.set_dependencies(tx, task_id, [by_name[need] for need in needs])
 
 
-def _refuse_cycles(tx: Transaction) -> None:
-    graph = {task.id: task.depends_on for task in plans.all_standings(tx, tx.session_id)}
+def _refuse_missing(by_name: Mapping[str, str], needs: Sequence[str], name: str) -> None:
+    """Raises ValueError: one of `needs` is no task of the plan, or the task `name` itself."""
+    if name in needs:
+        raise ValueError(f"these tasks depend on each other in a circle: {name}")
+    missing = [need for need in needs if need not in by_name]
+    if missing:
+        raise ValueError(f"depends_on names no task of this plan: {', '.join(missing)}")
+
+
+def _refuse_cycles(tx: Any, wanted: Mapping[str, Sequence[str]] | None = None) -> None:
+    """Raises ValueError: tasks depend on each other in a circle, as stored but for the dependencies `wanted`, by id."""
+    graph: dict[str, Sequence[str]] = {
+        task.id: task.depends_on for task in plans.all_standings(tx, tx.session_id)
+    }
+    graph |= wanted or {}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -255,13 +255,15 @@ def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[ToolOut
 
 def _inbox(text: str) -> list[dict[str, Any]]:
     said = [{"kind": "steer", "text": found} for found in _SAID.findall(text)]
-    nudged = [{"kind": "nudge"}] if text.startswith("Nothing runs any more.") else []
+    nudged = [{"kind": "nudge"}] if re.search(r"^Nothing runs any more\.", text, re.MULTILINE) else []
     items = leading_json(text.partition('\n{"inbox": ')[2])
     told = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
     return [*told, *said, *nudged]
 
 
-_SAID = re.compile(r"^A person says: (.*?)(?=\n\n\{\"inbox\"|^Task \S+ |\Z)", re.MULTILINE | re.DOTALL)
+_SAID = re.compile(
+    r"^A person says: (.*?)(?=\n\n\{\"inbox\"|^Task \S+ |^A person |\Z)", re.MULTILINE | re.DOTALL
+)
 
 
 def leading_json(text: str) -> Any:

@@ -184,12 +184,16 @@ class CommandQueue:
     async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
         await self._store.commit(lambda tx: command.settle(tx, status, result), urgent=True)
 
-    async def _commit(self, command: Command, result: str, change: Callable[[Transaction], T]) -> T:
+    async def _commit(
+        self, command: Command, result: str, change: Callable[[Transaction], T], *, told: str = ""
+    ) -> T:
         """Change rows and mark the command applied in one transaction: after a crash it was applied once, or
-        is still queued."""
+        is still queued. `told`: what the person did, for the planner to read (`A person …`)."""
 
         def write(tx: Transaction) -> T:
             changed = change(tx)
+            if told:
+                agent_state.tell_planner_of_person(tx, told)
             command.settle(tx, CommandStatus.APPLIED, result)
             return changed
 
@@ -200,19 +204,29 @@ class CommandQueue:
         now = bool(command.payload.get("now"))
         if command.agent_id is None:
             self._host.pause_all(reason, now=now)
-            return "pausing every agent" + (" at once" if now else " at its next step")
+            said = "pausing every agent" + (" at once" if now else " at its next step")
+            await self._commit(
+                command, said, _nothing, told="paused the whole run; you read this once it continues."
+            )
+            return None
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
+        told = f"paused {self._who(agent)}; it continues when a person or you resume it."
         if control is None:
             if agent.status in (AgentStatus.IDLE, AgentStatus.PARKED):
                 said = f"{agent.name} is paused"
                 await self._commit(
-                    command, said, lambda tx: lifecycle.pause_agent(tx, agent.id, agent.task_id, reason)
+                    command,
+                    said,
+                    lambda tx: lifecycle.pause_agent(tx, agent.id, agent.task_id, reason),
+                    told=told,
                 )
                 return None
             raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
         control.pause(reason, now=now)
-        return f"{agent.name} pauses" + (" at once" if now else " at its next step")
+        said = f"{agent.name} pauses" + (" at once" if now else " at its next step")
+        await self._commit(command, said, _nothing, told=told)
+        return None
 
     async def _resume(self, command: Command) -> str | None:
         self._refuse_by_budget(command)
@@ -221,7 +235,7 @@ class CommandQueue:
             # as one that does.
             if self._host.driving_once or not self._host.cancel_pause():
                 raise NotYet
-            await self._commit(command, "resumed", lifecycle.lift_pauses)
+            await self._commit(command, "resumed", lifecycle.lift_pauses, told="resumed the whole run.")
             self._host.environment.usage_limits.allow_test()
             return None
         agent = self._agent(command)
@@ -235,19 +249,33 @@ class CommandQueue:
             if agent.status is not AgentStatus.PAUSED:
                 if not control.cancel_pause():
                     raise NotYet
-                return f"{agent.name} continues: its pause was cancelled before it took effect"
+                said = f"{agent.name} continues: its pause was cancelled before it took effect"
+                await self._commit(command, said, _nothing, told=f"resumed {self._who(agent)}.")
+                return None
         if agent.status is AgentStatus.PARKED:
             await self._host.environment.usage_limits.wake_now(agent)
             return f"{agent.name} tries one call now; if the usage limit still applies, it is parked again"
         if agent.status is AgentStatus.PAUSED:
             said = f"{agent.name} continues" + self._after_its_compaction(agent)
-            await self._commit(command, said, lambda tx: lifecycle.lift(tx, agent.id, agent.task_id))
+            await self._commit(
+                command,
+                said,
+                lambda tx: lifecycle.lift(tx, agent.id, agent.task_id),
+                told=f"resumed {self._who(agent)}.",
+            )
             return None
         task = self._task_of(agent)
         if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
             text = "A person resumed you. Continue where you stopped."
             said = f"{agent.name} continues where it stopped" + self._after_its_compaction(agent)
-            await self._commit(command, said, lambda tx: session_tools.resume(tx, task, text))
+            was = task.status
+
+            def again(tx: Transaction) -> None:
+                session_tools.resume(tx, task, text)
+                told = f"A person resumed {task.name}, which was {was}; it continues where it stopped."
+                agent_state.tell_planner(tx, "person", task.id, text=told)
+
+            await self._commit(command, said, again)
             return None
         raise ValueError(
             f"{agent.name} is {agent.status}; only a paused, parked, failed or cancelled agent can be resumed"
@@ -299,7 +327,7 @@ class CommandQueue:
         if task is None:
             raise ValueError("the planner cannot be run again; start a new session, or steer it")
         fresh = bool(command.payload.get("fresh"))
-        reason = str(command.payload.get("message") or "")
+        reason = str(command.payload.get("message") or "").strip()
         status = SessionStatus(
             self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0]
         )
@@ -309,7 +337,7 @@ class CommandQueue:
             assert current is not None
             stopped = session_tools.rerun(tx, current, fresh=fresh, reason=reason)
             plans.revise(tx, task.parent_plan_id, f"{command.requested_by} re-runs {task.name}")
-            why = f": {reason.rstrip('.')}." if reason else "."
+            why = f": {one_line(reason, 600).rstrip('.')}." if reason else "."
             text = f"A person re-runs {task.name}{' without its memory' if fresh else ''}{why}"
             if stopped:
                 text += (
@@ -327,7 +355,7 @@ class CommandQueue:
 
     async def _edit_plan(self, command: Command) -> None:
         """Add, revise or drop a task, as the planner's tools do; the planner is told."""
-        act, arguments = str(command.payload.get("act")), dict(command.payload.get("arguments") or {})
+        act, arguments = str(command.payload.get("act")), command.payload.get("arguments") or {}
         row = self._store.one(
             "SELECT status, current_plan_id FROM sessions WHERE id = ?", (self._store.session_id,)
         )
@@ -337,24 +365,26 @@ class CommandQueue:
             raise ValueError("there is no plan yet; the planner makes it first")
         environment = self._host.environment
         tools = session_tools.PlanTools(environment.new_id, self._host.roles)
+        tools.refuse(self._store, act, arguments)
         acts = {"add": tools.add_task, "revise": tools.revise_task, "drop": tools.drop_task}
-        if act not in acts:
-            raise ValueError(f"a plan has no act {act}; there are {', '.join(acts)}")
-        name = str(arguments.get("name") or arguments.get("task") or "")
+        name = str(arguments.get("name") or arguments.get("task")).strip()
+        if act != "add":
+            name = session_tools.find_task(self._store, arguments).name
         by_person = ToolContext(self._store.session_id, "", None, environment.workspace)
 
         def change(tx: Transaction) -> None:
             acts[act](tx, arguments, by_person)
             task = session_tools.find_task(tx, {"task": name})
             verb = {"add": "added", "revise": "revised", "drop": "dropped"}[act]
+            given = [what for key, what in _REVISED.items() if key in arguments]
             more = {
                 "add": f" ({task.role}): {task.title}",
-                "revise": f": it is {task.role}'s, {task.title}",
+                "revise": f" ({', '.join(given)}): it is {task.role}'s, {task.title}",
                 "drop": "",
             }[act]
-            why = arguments.get("reason")
+            why = str(arguments.get("reason") or "").strip().rstrip(".")
             text = f"A person {verb} the task {task.name}{more}{f', because: {why}' if why else ''}."
-            agent_state.tell_planner(tx, "person", task.id, text=text)
+            agent_state.tell_planner(tx, "person", task.id, text=one_line(text))
 
         said = {"add": "is added", "revise": "is revised", "drop": "is dropped"}[act]
         await self._commit(command, f"{name} {said}", change)
@@ -372,7 +402,8 @@ class CommandQueue:
             change = memory.move(self._store, "undo" if command.kind == "undo" else "redo", at=at, to=to)
             recorded = memory.record(change)
             said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
-            await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
+            told = f"{'undid' if command.kind == 'undo' else 'redid'} a compaction of {self._who(agent)}."
+            await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind), told=told)
 
     async def _edit(self, command: Command) -> str | None:
         """Change an agent's context: `drop` messages, `pin` and `unpin` them (their numbers), rewrite observations
@@ -399,7 +430,9 @@ class CommandQueue:
             )
             if (pins := memory.state.pins) and (numbers["pin"] or numbers["unpin"]):
                 said += f"; pinned {', '.join(f'#{one.seq}' for one in pins)}, {sum(one.tokens for one in pins)} tokens"
-            await self._commit(command, said, lambda tx: recorded.write(tx, trigger="manual"))
+            acts = [verb for verb, name in _EDITS.items() if numbers.get(name) or (name == "texts" and texts)]
+            told = f"{' and '.join(acts)} in the context of {self._who(agent)}."
+            await self._commit(command, said, lambda tx: recorded.write(tx, trigger="manual"), told=told)
         return None
 
     @contextmanager
@@ -429,7 +462,8 @@ class CommandQueue:
         def change(tx: Transaction) -> None:
             plans.post(tx, agent.id, "steer", message)
 
-        await self._commit(command, said, change)
+        told = f"wrote to {self._who(agent)}: {text}" if agent.task_id else ""  # the planner reads its own
+        await self._commit(command, said, change, told=told)
 
     async def _steer_all(self, command: Command, text: str) -> None:
         """Make the text a rule of the session, and send it to each agent that has not ended."""
@@ -566,7 +600,8 @@ class CommandQueue:
         limit = float(amount) if amount is not None else None
         of = f"{task.name}'s" if task else "the session's"
         said = f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
-        await self._commit(command, said, lambda tx: budgets.write(tx, task_id, kind, limit))
+        told = f"set {of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}."
+        await self._commit(command, said, lambda tx: budgets.write(tx, task_id, kind, limit), told=told)
         self._host.environment.budgets.look_again()
 
     async def _pin(self, command: Command) -> None:
@@ -607,6 +642,11 @@ class CommandQueue:
             await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
         return f"{len(everyone)} memories persisted"
 
+    def _who(self, agent: Agent) -> str:
+        """The agent and its task, for the planner to read; itself by name."""
+        task = self._task_of(agent)
+        return f"{agent.name} (task {task.name})" if task is not None else f"you, {agent.name}"
+
     def _agent(self, command: Command) -> Agent:
         agent = agents.load(self._store, command.agent_id) if command.agent_id else None
         if agent is None:
@@ -621,6 +661,21 @@ class CommandQueue:
 
     def _task_of(self, agent: Agent) -> Task | None:
         return plans.load_task(self._store, agent.task_id) if agent.task_id else None
+
+
+_REVISED = {
+    "title": "title", "instructions": "instructions", "role": "role", "depends_on": "dependencies",
+    "expected_outputs": "outputs",
+}  # fmt: skip
+"""The arguments that revise a task, and what they are called."""
+_EDITS = {
+    "dropped messages": "drop", "pinned messages": "pin", "unpinned messages": "unpin", "rewrote texts": "texts",
+}  # fmt: skip
+"""What an edit of a context does, and its argument."""
+
+
+def _nothing(tx: Transaction) -> None:
+    """The command changed no row."""
 
 
 def memory_of(host: CommandedHost, agent: Agent) -> AgentMemory:
@@ -781,9 +836,12 @@ class DetachedCompactions:
         if (program := program_of(host, agent)) is not None:
             instructions = _instructions(command)
             said = compaction_order(host.store, agent, program, instructions)
-            await host.store.commit(
-                lambda tx: agents.order_program_compaction(tx, agent.id, instructions or "")
-            )
+
+            def order(tx: Transaction) -> None:
+                agents.order_program_compaction(tx, agent.id, instructions or "")
+                _tell_of_compaction(tx, agent)
+
+            await host.store.commit(order)
             return said
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:
@@ -813,6 +871,7 @@ class DetachedCompactions:
 
         def settle(tx: Transaction, begun: CompactionPass) -> None:
             said = f"{agent.name} is compacted up to message {begun.high_water} while it {doing}"
+            _tell_of_compaction(tx, agent)
             command.settle(tx, CommandStatus.APPLIED, said)
 
         begun = await loop.compaction.begin(
@@ -861,6 +920,7 @@ class DetachedCompactions:
                 said = _compacted(
                     agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason
                 )
+                _tell_of_compaction(tx, agent)
                 command.settle(tx, CommandStatus.APPLIED, said)
 
         try:
@@ -884,6 +944,12 @@ class DetachedCompactions:
         if isinstance(outcome, Rejection) or not outcome.applied:
             raise ValueError(outcome.reason)
         return None
+
+
+def _tell_of_compaction(tx: Transaction, agent: Agent) -> None:
+    task = plans.load_task(tx, agent.task_id) if agent.task_id else None
+    who = f"{agent.name} (task {task.name})" if task is not None else f"you, {agent.name}"
+    agent_state.tell_planner_of_person(tx, f"compacted the context of {who}.")
 
 
 def _instructions(command: Command) -> str | None:

@@ -204,6 +204,8 @@ def submit(
             refuse_imported(connection, session_id)
             if kind == "compact" and agent_id is not None and probe(database_path, session_id) is None:
                 refuse_compaction(connection, agent_id, stored)
+            if kind == "plan":
+                refuse_plan_edit(connection, session_id, stored)
             with driver.writing(connection, "command", urgent=lambda: True):
                 return commands.insert(
                     connection,
@@ -264,6 +266,36 @@ def refuse_compaction(connection: Connection, agent_id: str, payload: Mapping[st
     memory = AgentMemory.load(reads, agent_id, limits, counter, ratio)
     if reason := memory.why_not_compact(up_to if isinstance(up_to, int) else None):
         raise BadInput(f"refused: {reason}")
+
+
+class _SessionReads(Queries):
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        super().__init__(connection)
+        self.session_id = session_id
+
+
+def refuse_plan_edit(connection: Connection, session_id: str, payload: Mapping[str, Any]) -> None:
+    """Refuse a change of the plan from the rows, before it is queued. The host judges it again when it applies it.
+
+    Raises:
+        BadInput: there is no plan, no such task or role, no instructions, or dependencies in a circle; or the task
+            cannot be changed in its state.
+    """
+    from watchkeeper.agents.roles import load_roles
+    from watchkeeper.agents.session_tools import PlanTools
+
+    reads = _SessionReads(connection, session_id)
+    row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
+    if row is None or not Path(row[0]).is_dir():
+        return  # another machine has the workspace and its roles
+    waiting = "SELECT 1 FROM commands WHERE session_id = ? AND status = 'queued' LIMIT 1"
+    if reads.one(waiting, (session_id,)) is not None:
+        return  # what waits may change what this one finds
+    tools = PlanTools(lambda: "", load_roles(Path(row[0]), config_folder()))
+    try:
+        tools.refuse(reads, str(payload.get("act")), payload.get("arguments") or {})
+    except ValueError as refused:
+        raise BadInput(f"refused: {refused}") from None
 
 
 def _check_writer_key(role: str, ref: str, workspace: str, settings: str, *, chosen: bool) -> None:

@@ -668,7 +668,8 @@ class SessionHost:
             return False
         planner = agents.load(self.store, self._planner_id() or "")
         rests = planner is not None and planner.status is AgentStatus.IDLE and self._may_drive(planner)
-        if planner is not None and rests and plans.undelivered(self.store, planner.id):
+        waiting = plans.undelivered(self.store, planner.id) if planner is not None and rests else ()
+        if planner is not None and any(kind != plans.NOTICE for _, kind, _ in waiting):
             self._start(planner)
             return False
         tasks = [

@@ -334,6 +334,9 @@ def post_all(tx: Transaction, agent_id: str, notes: Sequence[tuple[str, dict[str
         post(tx, agent_id, kind, payload)
 
 
+NOTICE = "notice"
+"""The kind of a note about an act of a person that leaves the plan as it is."""
+
 Note = tuple[int, str, dict[str, Any]]
 """One thing in an inbox: its id, its kind and its payload."""
 
@@ -360,7 +363,7 @@ def wakes(kind: str, payload: Mapping[str, Any]) -> bool:
         case "rule":
             return "from" in payload
         case _:
-            return kind != "tools"
+            return kind not in ("tools", NOTICE)
 
 
 def has_word_of_person(reads: Any, agent_id: str) -> bool:

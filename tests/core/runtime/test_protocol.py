@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, inbox_of, role_of, said, task, turns
 
 from watchkeeper.agents.roles import SHARED_FOLDER
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
+from watchkeeper.runtime import control
 
 
 def calls_of_the_planner(bench: Bench) -> int:
@@ -281,7 +284,12 @@ async def test_a_person_adds_revises_and_drops_tasks_and_the_planner_is_told(ben
             ("add", {"name": "e", "instructions": "x", "role": "nobody"}, "refused"),
             ("drop", {"task": "nothing"}, "refused"),
         ):
-            await bench.applied(bench.submit("plan", payload={"act": act, "arguments": arguments}), status)
+            payload = {"act": act, "arguments": arguments}
+            if status == "refused":
+                with pytest.raises(BadInput):
+                    bench.submit("plan", payload=payload)
+            else:
+                await bench.applied(bench.submit("plan", payload=payload))
         chain.go_on.set()
 
     assert (await bench.run_while(edit)).status == "done"
@@ -310,7 +318,9 @@ async def test_a_planner_whose_turn_is_open_cannot_undo_what_a_person_just_chang
             thinking.set()
             return [call("revise_task", {"task": "b", "title": "Mine"}, "late")] if held.is_set() else held
         if turns(request) == 2:
-            assert "b was changed meanwhile: A person revised the task b" in flat(request.messages[-2:])
+            news = flat(request.messages[-2:])
+            assert "b was changed meanwhile: A person revised the task b (title)" in news
+            assert "It is pending now (attempt 1, role explorer, “The person's”, depends on a" in news
             return [call("drop_task", {"task": name}, name) for name in ("a", "b")]
         return [call("finish_session", {"summary": "done"}, f"t{turns(request)}")]
 
@@ -324,6 +334,118 @@ async def test_a_planner_whose_turn_is_open_cannot_undo_what_a_person_just_chang
 
     assert (await bench.run_while(edit)).status == "done"
     assert bench.tasks()["b"]["title"] == "The person's"
+
+
+@pytest.mark.parametrize("act", ["add", "drop", "rerun", "cancel"])
+async def test_an_act_of_a_person_applies_before_what_the_planner_decided_without_it(bench, act):
+    """The planner's turn is open: its own change of the same task fails, and says how the task is now."""
+    held, thinking = asyncio.Event(), asyncio.Event()
+    late = {
+        "add": call("add_task", task("c"), "late"),
+        "drop": call("revise_task", {"task": "b", "title": "Mine"}, "late"),
+        "rerun": call("drop_task", {"task": "a"}, "late"),
+        "cancel": call("revise_task", {"task": "b", "title": "Mine"}, "late"),
+    }[act]
+    errors: list[str] = []
+
+    def plan(request: ModelRequest) -> Any:
+        if role_of(request) != "planner":
+            return ModelError("no", kind=ErrorKind.FAIL)
+        if turns(request) == 0:
+            return [call("create_plan", {"tasks": [task("a"), task("b", needs=("a",))]})]
+        if turns(request) == 1:
+            thinking.set()
+            return [late] if held.is_set() else held
+        if turns(request) == 2:
+            errors.append(flat(request.messages[-2:]))
+        return [call("drop_task", {"task": name}, f"{name}{turns(request)}") for name in ("a", "b", "c")] + [
+            call("finish_session", {"summary": "done"}, f"t{turns(request)}")
+        ]
+
+    bench.start(plan)
+
+    async def edit() -> None:
+        await bench.until(lambda state: thinking.is_set())
+        ids = {name: one["id"] for name, one in bench.tasks().items()}
+        if act == "add":
+            added = {"name": "c", "instructions": "Theirs.", "role": "coder"}
+            command = bench.submit("plan", payload={"act": "add", "arguments": added})
+        elif act == "drop":
+            command = bench.submit("plan", payload={"act": "drop", "arguments": {"task": "b"}})
+        elif act == "rerun":
+            command = bench.submit("rerun", task_id=ids["a"], payload={"message": "wrong\nkey"})
+        else:
+            command = bench.submit("cancel", task_id=ids["b"])
+        await bench.applied(command)
+        held.set()
+
+    await bench.run_while(edit)
+    state = {
+        "add": "c was changed meanwhile: A person added the task c (coder): c. It is ",
+        "drop": "b was changed meanwhile: A person dropped the task b. It is dropped now",
+        "rerun": "a was changed meanwhile: A person re-runs a: wrong key. It is ",
+        "cancel": "b was changed meanwhile: a person cancelled it. It is cancelled now",
+    }[act]
+    assert state in errors[0]
+    assert f"(attempt {2 if act == 'rerun' else 1}, role " in errors[0]
+
+
+async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
+    """Acts that leave the plan as it is do not wake it: it reads them with its next message."""
+    chain = Chain(same=True)
+    bench.start(PlannedRun(chain.tasks, chain.work), approval_timeout_seconds=None)
+
+    async def act() -> None:
+        await bench.hanging("b")
+        [worker] = [one["id"] for one in bench.state["agents"] if one["name"] == "coder-1"]
+        before = calls_of_the_planner(bench)
+        await bench.applied(bench.submit("steer", agent_id=worker, payload={"text": "two\nlines"}))
+        await bench.applied(bench.submit("set_budget", payload={"kind": "usd", "amount": 50}))
+        await bench.applied(bench.submit("pause", agent_id=worker))
+        await bench.applied(bench.submit("resume", agent_id=worker))
+        assert calls_of_the_planner(bench) == before
+        arguments = {"name": "c", "instructions": "x", "role": "coder", "depends_on": ["b"]}
+        await bench.applied(bench.submit("plan", payload={"act": "add", "arguments": arguments}))
+        chain.go_on.set()
+
+    assert (await bench.run_while(act)).status == "done"
+    everything = "\n".join(told(bench))
+    for line in (
+        "A person wrote to coder-1 (task b): two lines\n",
+        "A person set the session's budget: 50 usd.\n",
+        "A person paused coder-1 (task b); it continues when a person or you resume it.\n",
+        "A person resumed coder-1 (task b).\n",
+        "A person added the task c (coder): c.",
+    ):
+        assert line in everything
+
+
+@pytest.mark.parametrize(
+    ("act", "arguments", "reason"),
+    [
+        ("add", {"name": "a", "instructions": "x", "role": "coder"}, "two tasks are named 'a'"),
+        ("add", {"name": "c", "instructions": " ", "role": "coder"}, "`instructions` must be a non-empty"),
+        ("add", {"name": "c", "instructions": "x", "role": "nobody"}, "there is no role 'nobody'"),
+        (
+            "add",
+            {"name": "c", "instructions": "x", "role": "coder", "depends_on": ["z"]},
+            "names no task of this plan: z",
+        ),
+        ("add", {"name": "c", "instructions": "x", "role": "coder", "depends_on": ["c"]}, "in a circle: c"),
+        ("revise", {"task": "a", "depends_on": ["b"]}, "in a circle"),
+        ("revise", {"task": "b", "instructions": ""}, "`instructions` must be a non-empty"),
+        ("revise", {"task": "b"}, "nothing to change of b"),
+        ("drop", {"task": "z"}, "no task 'z'"),
+        ("burn", {"task": "a"}, "a plan has no act burn"),
+    ],
+)
+async def test_a_change_of_the_plan_that_cannot_be_is_refused_before_it_is_queued(
+    bench, act, arguments, reason
+):
+    bench.start(PlannedRun([task("a"), task("b", needs=("a",))], lambda name, request: [said("done")]))
+    assert (await bench.run()).status == "done"
+    with pytest.raises(BadInput, match=re.escape(reason)):
+        control.submit(bench.path, bench.session, "plan", payload={"act": act, "arguments": arguments})
 
 
 # --- Denials ------------------------------------------------------------------------------------------------

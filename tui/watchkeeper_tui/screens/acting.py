@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import WatchkeeperError
@@ -52,6 +53,8 @@ class ActingScreen(WatchScreen):
         reason = action.why_not(target)
         if reason:
             self.say(f"{action.label}: {reason}", "muted")
+        elif action.has_form:
+            self._open_form(name, target)
         elif name == "answer" or (name == "approve" and not self._is_shown_whole(target)):
             self._open_question(target.approvals[0])
         elif action.asks and not text and not action.text_optional:
@@ -187,6 +190,13 @@ class ActingScreen(WatchScreen):
         more = []
         if action.id == "compact":
             more.append(("i", "with instructions", lambda: self._instructions(action, target)))
+        if action.id in ("rerun", "rerun_fresh"):
+            fresh = action.id == "rerun_fresh"
+            more.append(
+                ("m", "with a message", lambda: self._open_form("rerun_message", target, fresh=fresh))
+            )
+        if action.id == "plan_drop":
+            more.append(("m", "with a reason", lambda: self._open_form("plan_drop", target)))
         if len(requests) == 1 and requests[0].kind in ("edit", "compact"):
             if not again:
                 self._foretold, self._opens_prompt = (requests[0], None), False
@@ -236,6 +246,18 @@ class ActingScreen(WatchScreen):
         if request is not None and shown is not None and shown.messages:
             self._opens_prompt = False
             self.app.push_screen(PromptScreen(request.about, shown))
+
+    def _open_form(self, name: str, target: Target, *, fresh: bool = False) -> None:
+        """Ask in a form for what is to be done with the plan."""
+        from watchkeeper_tui.screens.task_form import TaskFormScreen
+
+        def closed(sent: tuple[Sent, ...]) -> None:
+            self._groups += bool(sent)
+            group = self._groups
+            self.sent = (*(replace(each, group=group) for each in sent), *self.sent)[:MOST_SENT]
+            self.tick(self.watch_app.now())
+
+        self.app.push_screen(TaskFormScreen(name, target, closed, fresh=fresh))
 
     def _instructions(self, action: Action, target: Target) -> None:
         question: list[list[Piece]] = [

@@ -18,7 +18,7 @@ from watchkeeper.store.outcome import RunOutcome, load_outcome
 from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import ACTIONS, BY_ID, Action, Target, is_planner, target_of
+from watchkeeper_tui.actions import ACTIONS, BY_ID, PLAN_EDITS, Action, Target, is_planner, target_of
 from watchkeeper_tui.control import ReadOnlyControl
 from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
@@ -153,7 +153,7 @@ def live_help(pane: str) -> list[Group]:
 VARIANTS: dict[str, dict[str, str]] = {
     "pause": {"run": "pause_run", "now": "pause_now"},
     "cancel": {"run": "cancel_run"},
-    "rerun": {"fresh": "rerun_fresh"},
+    "rerun": {"fresh": "rerun_fresh", "message": "rerun_message"},
     "resume": {},
     "undo": {},
     "redo": {},
@@ -456,7 +456,15 @@ class LiveScreen(SessionScreen, ActingScreen):
             *hints,
             *(
                 KeyHint(key_for(name, key), labels.get(name, label), name.rpartition(".")[2])
-                for name, key, label in (*places, *_SHOWN_LAST)
+                for name, key, label in places
+            ),
+            *(
+                KeyHint(key_for(f"act.{each.id}", each.key), label, f"act('{each.id}')", each.why_not(target))
+                for each, label in ((BY_ID[name], label) for name, label in PLAN_EDITS)
+            ),
+            *(
+                KeyHint(key_for(name, key), label, name.rpartition(".")[2])
+                for name, key, label in _SHOWN_LAST
             ),
             KeyHint(key_for("command", ":"), "Command", "command_bar"),
             KeyHint(key_for("help", "?"), "Help", "help"),
@@ -724,6 +732,10 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.agent_pane.open_page(tabs[name])
             self.action_pane("agent")
             self.redraw()
+        elif name == "plan" and argument in ("add", "revise", "drop"):
+            self.act(f"plan_{argument}")
+        elif name == "plan":
+            self.say("/plan takes add, revise or drop", "failed")
         elif name == "agent":
             self.action_report()
         elif name in ("artifacts", "charts", "fork", "freeze", "graph", "timeline"):

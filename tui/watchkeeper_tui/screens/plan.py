@@ -14,10 +14,12 @@ from textual.widget import Widget
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.snapshot import TaskFacts, plan_revisions
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import BY_ID, PLAN_EDITS, Target, target_of
 from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import Snapshot, task_condition
-from watchkeeper_tui.widgets.bars import KeyHint
+from watchkeeper_tui.widgets.bars import KeyHint, command_pieces
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 MOST_RAILS = 16
@@ -165,12 +167,20 @@ class GraphView(RowView[GraphRow]):
         return ((*row.drawing, (" ", "text"), *row.words),)
 
 
-class PlanScreen(PageScreen):
-    """`d` opens it; `v` switches between the graph and the revisions."""
+_ACTS = ("plan_add", "plan_revise", "plan_drop", "rerun", "rerun_fresh")
+"""The actions that this screen has keys for."""
+
+
+class PlanScreen(PageScreen, ActingScreen):
+    """`d` opens it; `v` switches between the graph and the revisions. The plan can be edited here."""
 
     PLACE = "plan"
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *[
+            Binding(BY_ID[name].key, f"act('{name}')", BY_ID[name].label, show=False, id=f"act.{name}")
+            for name in _ACTS
+        ],
         Binding("v", "switch", "Revisions", show=False, id="graph.revisions"),
         Binding("y", "copy", "Copy", show=False, id="graph.copy"),
         Binding("escape,d", "back", "Back", show=False, id="graph.back"),
@@ -227,20 +237,36 @@ class PlanScreen(PageScreen):
             words = f"  {formatting.plural(len(self.watch_app.snapshot.tasks), 'task')}, prerequisites first"
         return self.view, (("Plan", "strong"), (words, "muted"))
 
+    @property
+    def target(self) -> Target:
+        """The task of the selected row."""
+        snapshot, row = self.watch_app.snapshot, self.view.selected
+        task = snapshot.task(row.task_id) if row is not None and row.task_id else None
+        rows = [(None, task)] if task is not None else []
+        return target_of(snapshot, rows, read_only=self.watch_app.read_only)
+
     def standing(self, now: float) -> Sequence[Piece]:
-        row = self.view.selected
+        row, snapshot = self.view.selected, self.watch_app.snapshot
+        if command := command_pieces(snapshot, self.sent, now):
+            return command
         return row.words if row is not None else ()
 
     def keys(self) -> Sequence[KeyHint]:
-        row = self.view.selected
+        row, target, key_for = self.view.selected, self.target, self.watch_app.key_for
+        acts = [(BY_ID[name], label) for name, label in (*PLAN_EDITS, ("rerun", "Re-run"))]
         return (
+            *(
+                KeyHint(key_for(f"act.{each.id}", each.key), label, f"act('{each.id}')", each.why_not(target))
+                for each, label in acts
+            ),
             KeyHint("v", "Graph" if self._shows_revisions else "Revisions", "switch"),
             KeyHint("enter" if row is not None and row.task_id else "", "Go to the task", "press('enter')"),
             KeyHint("y", "Copy", "copy"),
         )
 
     def copied(self) -> str:
-        return "".join(text for text, _ in self.standing(0.0))
+        row = self.view.selected
+        return "".join(text for text, _ in row.words) if row is not None else ""
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         row = self.view.selected
@@ -263,6 +289,7 @@ class PlanScreen(PageScreen):
                 "Plan",
                 [
                     ("v", "the graph, or the plan's revisions: what each one added, removed and changed"),
+                    *((BY_ID[name].key, BY_ID[name].help) for name in _ACTS),
                     ("enter", "go to the task on the live screen"),
                     ("y", "copy the line"),
                     ("esc, d", "back"),

@@ -508,7 +508,7 @@ def status_pieces(
     """
     if snapshot.problem:
         return [("! ", "failed"), (sanitize(snapshot.problem), "failed")]
-    command = _command(snapshot, sent, now)
+    command = command_pieces(snapshot, sent, now)
     if command:
         return command
     if snapshot.approvals and not asking:
@@ -529,7 +529,8 @@ def status_pieces(
     return _run(snapshot, now) or _row(snapshot, target, now)
 
 
-def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
+def command_pieces(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
+    """What became of the last command; nothing some seconds after it was settled."""
     if not sent:
         return []
     newest = sent[0]

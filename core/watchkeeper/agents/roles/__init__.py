@@ -600,7 +600,7 @@ def _headline(kind: str, payload: dict[str, Any]) -> str:
             return f"{start}: {payload.get('text', '')}"
         case "tools":
             return str(payload.get("text", ""))
-        case "nudge" | "person":
+        case "nudge" | "person" | "notice":
             return str(payload.get("text", ""))
         case "resumed":
             return f"You were resumed. {payload.get('text', '')}".strip()
