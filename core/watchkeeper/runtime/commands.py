@@ -462,7 +462,8 @@ class CommandQueue:
         def change(tx: Transaction) -> None:
             plans.post(tx, agent.id, "steer", message)
 
-        told = f"wrote to {self._who(agent)}: {text}" if agent.task_id else ""  # the planner reads its own
+        # What it says is for that agent alone.
+        told = f"sent {self._who(agent)} a message." if agent.task_id else ""
         await self._commit(command, said, change, told=told)
 
     async def _steer_all(self, command: Command, text: str) -> None:

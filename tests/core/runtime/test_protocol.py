@@ -411,7 +411,7 @@ async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
     assert (await bench.run_while(act)).status == "done"
     everything = "\n".join(told(bench))
     for line in (
-        "A person wrote to coder-1 (task b): two lines\n",
+        "A person sent coder-1 (task b) a message.\n",
         "A person set the session's budget: 50 usd.\n",
         "A person paused coder-1 (task b); it continues when a person or you resume it.\n",
         "A person resumed coder-1 (task b).\n",

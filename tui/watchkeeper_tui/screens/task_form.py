@@ -157,6 +157,7 @@ class TaskFormScreen(WatchScreen):
         self._sent: tuple[Sent, ...] = ()
         """The commands that the host has not answered yet."""
         self._sending = False
+        self._reading = action == "plan_revise"
         self._refused = ""
         """Why they were refused; sanitised."""
 
@@ -189,7 +190,7 @@ class TaskFormScreen(WatchScreen):
         self._part(self._field).focus()
         pieces: list[Piece] = [(self._action.label, "strong")]
         if self._target.tasks and self._action.id != "plan_add":
-            pieces.append((f"  {clip(self._target.names, 60)}", "text"))
+            pieces.append((f"  {clip(self._target_now.names, 60)}", "text"))
         set_title(self.query_one("#form"), pieces, self.watch_app.palette)
         verb = self._action.label.partition(" ")[0]
         self.show_keys(
@@ -211,7 +212,9 @@ class TaskFormScreen(WatchScreen):
 
     def _task_read(self, task: Task | None) -> None:
         """Fill in what is stored of the task."""
+        self._reading = False
         if task is None:
+            self._refuse("the task is no longer in the database")
             return
         names = {each.id: shown_name(each.name) for each in self.snapshot.tasks}
         self._given = {
@@ -227,6 +230,7 @@ class TaskFormScreen(WatchScreen):
                 part.load_text(text)
             elif isinstance(part, TextLine) and not part.value:
                 part.value = text
+        self._describe()
 
     # What is typed.
 
@@ -449,6 +453,8 @@ class TaskFormScreen(WatchScreen):
         said: tuple[Piece, ...] = tuple(self.notice(now))
         if said:
             pass
+        elif self._reading:
+            said = (("reading the task …", "muted"),)
         elif self._sent or self._sending:
             said = (("◔ ", "slot"), ("sent; the background process has not answered yet", "text"))
         elif self._refused:
@@ -469,7 +475,7 @@ class TaskFormScreen(WatchScreen):
     # Sending.
 
     def action_send(self) -> None:
-        if self._sending or self._sent or self.prompt.is_asking:
+        if self._reading or self._sending or self._sent or self.prompt.is_asking:
             return
         if reason := self._why_not():
             self._refuse(f"{self._action.label}: {reason}; your text is kept")
