@@ -119,7 +119,7 @@ class SeededModel:
                 for output in self._world.outputs_of(name)
                 if f'"name": "{output}"' not in results
             ]
-            return saved or [said(f"{name} is done")]
+            return saved or [said(f"{name} is done, {number % 1000}")]
         blocks: list[dict[str, Any]] = [said(f"step {done} of {name} " + "word " * rng.choice([1, 30, 600]))]
         for place in range(rng.choice([1, 1, 1, 2, 3])):
             kind = rng.choice(

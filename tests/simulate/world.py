@@ -384,14 +384,20 @@ class World:
             self._second_alone(loop)
         except (BadInput, StoreUnusable) as error:
             self.say(f"the host ends: {error}")
+        except Exception as error:
+            self.problems.append(f"the host fails: {error!r}")
         finally:
             self._drop(loop)
 
     def _second_alone(self, loop: SeededLoop) -> None:
         """The first host has noticed that it lost the session; the second one goes on."""
         if self.second_host is not None:
-            with contextlib.suppress(Crash):
+            try:
                 loop.run_until_complete(self.second_host)
+            except Crash:
+                pass
+            except Exception as error:
+                self.problems.append(f"the second host fails: {error!r}")
 
     async def _life(self, once: int | None) -> None:
         config = Config.model_validate({"memory": self.script.settings["memory"], "containment": "register"})
