@@ -16,7 +16,7 @@ from watchkeeper.store.statistics import Activity, Mark, MarkKind, Span, Timelin
 from watchkeeper_tui.screens.replay import ReplayScreen
 from watchkeeper_tui.screens.timeline import BOTH, LOOKS, Axis, TimelineScreen, axis_cells
 
-AGENT = TimelineAgent("a", "coder-1", "Port module 1", "working", 0.0, 100.0, 0)
+AGENT = TimelineAgent("a", "port", "coder", "Port module 1", "working", 0.0, 100.0, 0)
 SPANS = st.lists(
     st.builds(
         lambda activity, begins, length: Span(

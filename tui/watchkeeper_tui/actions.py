@@ -61,12 +61,12 @@ class Target:
 
     @property
     def names(self) -> str:
-        """The agents' names, or the tasks' titles, for a sentence."""
+        """The names of the agents, or of the tasks, for a sentence."""
         if len(self.agents) > 3:
             return formatting.plural(len(self.agents), "agent")
         if self.agents:
-            return ", ".join(sanitize(agent.name or agent.role) for agent in self.agents)
-        return ", ".join(f"“{clip(sanitize(task.title), 40)}”" for task in self.tasks) or "nothing"
+            return ", ".join(agent.label for agent in self.agents)
+        return ", ".join(clip(task.label, 40) for task in self.tasks) or "nothing"
 
     @property
     def approvals(self) -> tuple[ApprovalFacts, ...]:
@@ -85,7 +85,7 @@ class Request:
     task_id: str | None = None
     payload: dict[str, Any] = field(default_factory=dict)
     about: str = ""
-    """For the status line: `pause coder-17`."""
+    """For the status line: `pause fix-bytes`."""
 
 
 def target_of(
@@ -205,7 +205,7 @@ def cancel_lines(target: Target, text: str) -> list[str]:
     """Which tasks would end."""
     lines = [
         f"Cancel {formatting.plural(len(cancellable(target)), 'task')}: "
-        + ", ".join(clip(sanitize(t.title), 40) for t in target.tasks)
+        + ", ".join(clip(task.label, 40) for task in target.tasks)
     ]
     lines.append(
         "Its agent stops at once; what it did is kept, and the planner is notified. r resumes it later."
@@ -261,7 +261,7 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
                 if agent
                 else ""
             )
-            lines.append(f"Re-run “{clip(sanitize(task.title), 50)}” as attempt {task.attempt + 1}{spent}")
+            lines.append(f"Re-run {clip(task.label, 50)} as attempt {task.attempt + 1}{spent}")
         names = {task.id: task for task in target.snapshot.tasks}
         ids = {task.id for task in target.tasks}
         later = [
@@ -302,7 +302,7 @@ def compact_lines(target: Target, text: str) -> list[str]:
             left = "about as many: little can be freed yet"
         window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
         lines.append(
-            f"Compact {sanitize(agent.name)}: {formatting.tokens(guess.tokens_now)}{window} tok"
+            f"Compact {agent.label}: {formatting.tokens(guess.tokens_now)}{window} tok"
             f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
         )
         if guess.tokens_fixed:
@@ -456,7 +456,7 @@ def _resume(target: Target, text: str) -> list[Request]:
     if not target.hosted or target.snapshot.state is SessionState.PAUSED or target.snapshot.pauses_all:
         return [Request("resume", about="resume the run")]
     return [
-        Request("resume", agent.id, about=f"resume {sanitize(agent.name)}")
+        Request("resume", agent.id, about=f"resume {agent.label}")
         for agent in target.agents
         if agent.status in _RESUMABLE or agent in target.pausing
     ]
@@ -474,8 +474,7 @@ def _each_agent(
     def requests(target: Target, text: str) -> list[Request]:
         wanted = [agent for agent in target.agents if able(agent)]
         return [
-            Request(kind, agent.id, None, payload(text), f"{verb or kind} {sanitize(agent.name)}")
-            for agent in wanted
+            Request(kind, agent.id, None, payload(text), f"{verb or kind} {agent.label}") for agent in wanted
         ]
 
     return requests
@@ -503,7 +502,7 @@ def _why_not_cancel(target: Target) -> str:
 
 def _cancel(target: Target, text: str) -> list[Request]:
     return [
-        Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”")
+        Request("cancel", None, task.id, about=f"cancel {clip(task.label, 30)}")
         for task in cancellable(target)
     ]
 
@@ -516,7 +515,7 @@ def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
                 None,
                 task.id,
                 {"fresh": fresh} | ({"message": text.strip()} if text.strip() else {}),
-                f"re-run “{clip(sanitize(task.title), 30)}”",
+                f"re-run {clip(task.label, 30)}",
             )
             for task in target.tasks
         ]
@@ -665,7 +664,7 @@ def _of_messages(kind: str) -> Callable[[Target, str], list[Request]]:
             raise ValueError("name messages by their numbers, such as 12,14-16")
         which = f"message {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} messages"
         return [
-            Request("edit", agent.id, None, {kind: numbers}, f"{kind} {which} of {sanitize(agent.name)}")
+            Request("edit", agent.id, None, {kind: numbers}, f"{kind} {which} of {agent.label}")
             for agent in target.agents[:1]
         ]
 
@@ -686,7 +685,7 @@ def _rewrite(target: Target, text: str) -> list[Request]:
             agent.id,
             None,
             {"texts": {number: wanted}},
-            f"rewrite summary {number} of {sanitize(agent.name)}",
+            f"rewrite summary {number} of {agent.label}",
         )
         for agent in target.agents[:1]
     ]

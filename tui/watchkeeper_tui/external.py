@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from watchkeeper.records.waiting import Waiting
 from watchkeeper.store.external import NO_HOOK, External, ExternalQuestion, ExternalSession
 from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import formatting
@@ -106,11 +107,13 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
     if waiting:
         more = f" {len(waiting)}" if len(waiting) > 1 else ""
         asks = "asks: " if waiting[0].choices else "wants to run "
-        return Condition("?", f"needs you{more}", "waiting", asks + asked(waiting[0]))
+        return Condition("?", f"{Waiting.QUESTION}{more}", "waiting", asks + asked(waiting[0]))
     if questions:
         return Condition("◔", "sent", "slot", f"answered {asked(questions[0])}; not confirmed yet")
     if session.status == "waiting":
-        return Condition("?", "needs you", "waiting", f"{reason or 'a question'}; {where_answered(session)}")
+        return Condition(
+            "?", Waiting.QUESTION, "waiting", f"{reason or 'a question'}; {where_answered(session)}"
+        )
     if session.status == "failed":
         return Condition("✗", "failed", "failed", reason)
     if session.status == "compacting":

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from watchkeeper.records.text import change_text, event_text, subject_name, tokens_text
 from watchkeeper.records.text import model_name as model_name
 from watchkeeper.records.text import plural as plural
-from watchkeeper.store.snapshot import EventFacts
+from watchkeeper.store.snapshot import EventFacts, TaskFacts
 from watchkeeper_tui.sanitize import clip, sanitize
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -231,8 +231,8 @@ class EventWords:
     text: str
 
 
-def event_words(event: EventFacts) -> EventWords:
-    """The display text of an event."""
+def event_words(event: EventFacts, task: str = "") -> EventWords:
+    """The display text of an event. `task`: the name of its task, if that is known."""
     subject, _, verb = event.kind.partition(".")
     data = _data(event.data)
     role = _ROLES.get(verb) or _KIND_ROLES.get(subject, "muted")
@@ -240,13 +240,13 @@ def event_words(event: EventFacts) -> EventWords:
         role = "tool"
     if data.get("is_error") in (True, 1):
         role = "failed"
-    text = event_text(event.kind, data)
+    text = event_text(event.kind, data, task)
     return EventWords(sanitize(subject_name(event.kind)), role, clip(" ".join(sanitize(text).split()), 400))
 
 
-def event_facts(event: EventFacts, agent: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Everything that an event says, as a title with names and values. Sanitised. `agent`: what its agent is called."""
-    words, data = event_words(event), _data(event.data)
+def event_facts(event: EventFacts, agent: str, task: str = "") -> list[tuple[str, list[tuple[str, str]]]]:
+    """Everything that an event says, as a title with names and values. Sanitised. `agent` and `task`: their names."""
+    words, data = event_words(event, task), _data(event.data)
     values = {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in data.items()
@@ -256,6 +256,7 @@ def event_facts(event: EventFacts, agent: str) -> list[tuple[str, list[tuple[str
         ("kind", event.kind),
         ("when", time_of_day(event.at)),
         ("agent", agent),
+        ("task", task),
         *values.items(),
     ]
     lines = [
@@ -277,10 +278,11 @@ class EventLine:
     """One event. It is put into words when it is first looked at: of thousands that come, a screen shows a
     few."""
 
-    __slots__ = ("_words", "agent_id", "at", "facts", "seq", "task_id")
+    __slots__ = ("_task", "_words", "agent_id", "at", "facts", "seq", "task_id")
 
-    def __init__(self, facts: EventFacts) -> None:
-        self.facts = facts
+    def __init__(self, facts: EventFacts, task: str = "") -> None:
+        """`task`: the name of its task, if that is known."""
+        self.facts, self._task = facts, task
         self.seq, self.at = facts.seq, facts.at
         self.agent_id, self.task_id = facts.agent_id, facts.task_id
         self._words: EventWords | None = None
@@ -288,7 +290,7 @@ class EventLine:
     @property
     def _said(self) -> EventWords:
         if self._words is None:
-            self._words = event_words(self.facts)
+            self._words = event_words(self.facts, self._task)
         return self._words
 
     @property
@@ -311,3 +313,9 @@ class EventLine:
 
     def __hash__(self) -> int:
         return hash(self.seq)
+
+
+def event_lines(events: Iterable[EventFacts], tasks: Iterable[TaskFacts]) -> Iterator[EventLine]:
+    """Lines for these events, which name their tasks as the plan does."""
+    names = {task.id: task.label for task in tasks}
+    return (EventLine(each, names.get(each.task_id or "", "")) for each in events)

@@ -12,10 +12,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar, overload
 
+from watchkeeper.store.names import with_role
 from watchkeeper.store.snapshot import AgentFacts, TaskFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.snapshot import Condition, Snapshot, agent_condition, report_condition, task_condition
+from watchkeeper_tui.snapshot import (
+    Condition,
+    SessionState,
+    Snapshot,
+    agent_condition,
+    report_condition,
+    task_condition,
+)
 
 
 @dataclass(slots=True)
@@ -221,7 +228,7 @@ class PlanRows(Sequence[PlanRow]):
         return PlanRow(
             id=place.id,
             prefix=place.prefix,
-            name=sanitize(_name(task, agent)),
+            name=_name(task, agent),
             task=task,
             agent=agent,
             condition=_condition(task, agent, snapshot, self.now),
@@ -447,22 +454,21 @@ def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snaps
     if task is not None and (
         agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")
     ):
-        return task_condition(task, _unmet(task, snapshot))
+        unmet = _unmet(task, snapshot)
+        goes_on = snapshot.state is SessionState.LIVE and bool(
+            task.role
+        )  # items of to-do lists wait for no slot
+        return task_condition(task, unmet if unmet or goes_on else None)
     if agent is not None:
         return agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
     return Condition("·", "pending", "pending")
 
 
 def _name(task: TaskFacts | None, agent: AgentFacts | None) -> str:
-    """A task's title; an agent's name, and which attempt at its task it was where it has none of its own in
-    the tree."""
-    if task is not None:
-        return task.title or task.name
-    if agent is None:
-        return ""
-    return (
-        f"{agent.name} (attempt {agent.attempt})" if agent.task_id is not None else agent.name or agent.role
-    )
+    """The name of an agent, else of a task, with the role in brackets. Sanitised."""
+    if agent is not None and (task is None or agent.task_id == task.id):
+        return agent.full_label
+    return with_role(task.label, task.role) if task is not None else ""
 
 
 def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
@@ -471,7 +477,7 @@ def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
     for need in task.depends_on:
         other = snapshot.task(need)
         if other is None or other.status not in ("done", "dropped"):
-            unmet.append(need if other is None else other.title or other.name)
+            unmet.append(need if other is None else other.label)
     return tuple(unmet)
 
 

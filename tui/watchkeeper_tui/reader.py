@@ -36,7 +36,7 @@ from watchkeeper.store.snapshot import (
     accept_any_text,
 )
 from watchkeeper_tui import external as terminals
-from watchkeeper_tui.formatting import EventLine, plural
+from watchkeeper_tui.formatting import EventLine, event_lines, plural
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock, session_state
 
@@ -596,7 +596,7 @@ class Reader(threading.Thread):
         if reading.events_anew:
             self._events.clear()
         if reading.events or reading.events_anew:
-            self._events.extend(map(EventLine, reading.events))
+            self._events.extend(event_lines(reading.events, reading.tasks))
             self._lines = tuple(self._events)
         facts = reading.session
         agents = self._join(reading.agents, facts, outside)

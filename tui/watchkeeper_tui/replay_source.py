@@ -16,7 +16,7 @@ from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.replay import AgentStateAt, Recording, open_recording
 from watchkeeper.store.snapshot import accept_any_text
-from watchkeeper_tui.formatting import EventLine
+from watchkeeper_tui.formatting import event_lines
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock
 
@@ -240,7 +240,9 @@ class Projector(threading.Thread):
             state=SessionState.REPLAY,
             tasks=then.reading.tasks,
             agents=then.reading.agents,
-            events=tuple(map(EventLine, recording.events(connection, position, EVENTS_SHOWN))),
+            events=tuple(
+                event_lines(recording.events(connection, position, EVENTS_SHOWN), then.reading.tasks)
+            ),
             compactions=then.reading.compactions,
             approvals=then.reading.approvals,
             budgets=then.reading.budgets,

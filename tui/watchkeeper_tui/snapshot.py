@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from watchkeeper.records.text import clock_text, countdown
+from watchkeeper.records.waiting import Waiting, waiting_word
 from watchkeeper.store.agent_snapshot import (
     CallFacts,
     FactFacts,
@@ -352,23 +353,25 @@ def agent_condition(
     reason = sanitize(agent.status_reason or "")
     ended = _ENDED.get(agent.status)
     if ended is not None:
-        return Condition(*ended, reason if agent.status != "done" else "")
+        glyph, word, role = ended
+        word = waiting_word(agent.status, agent.status_reason) or word
+        return Condition(glyph, word, role, reason if agent.status != "done" else "")
     if agent.status == "paused":
-        return Condition("‖", "paused", "paused", reason)
+        return Condition("‖", _waiting(agent), "paused", reason)
     if state in HOST_GONE:
         return Condition("†", "stopped", "dead", "process gone")
     if agent.status == "parked":
         return _parked(agent, state, now, reason)
     if agent.status == "waiting":
         return Condition(
-            "?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else "")
+            "?", _waiting(agent), "waiting", reason or (sanitize(agent.live.detail) if agent.live else "")
         )
     if agent.status == "idle":
         return Condition("○", "idle", "muted", reason)
     if agent.status != "working":
         return Condition("?", sanitize(agent.status), "muted", reason)
     if state is SessionState.PAUSED:
-        return Condition("‖", "paused", "paused", reason)
+        return Condition("‖", Waiting.PAUSED, "paused", reason)
     if pausing:
         return Condition("●", "pausing", "paused", "pausing after the current step")
     if state is SessionState.REPLAY:
@@ -376,17 +379,20 @@ def agent_condition(
     return _working(agent, now)
 
 
+def _waiting(agent: AgentFacts) -> str:
+    return waiting_word(agent.status, agent.status_reason) or agent.status
+
+
 def _parked(agent: AgentFacts, state: SessionState, now: float, reason: str) -> Condition:
     """It waits for the end of a usage limit: until when, how long that is, and why."""
     until = agent.parked_until
     if until is None:
-        return Condition("◷", "parked", "slot", reason)
-    word = f"parked until {clock_text(until, now)}"
-    if state is SessionState.REPLAY:
-        return Condition("◷", word, "slot", reason)
-    passed = "now, one call first" if state is SessionState.LIVE else "ended"
-    left = f"in {countdown(until - now)}" if until > now else passed
-    return Condition("◷", word, "slot", f"{left} — {reason}" if reason else left)
+        return Condition("◷", Waiting.LIMIT, "slot", reason)
+    ends = f"until {clock_text(until, now)}"
+    if state is not SessionState.REPLAY:
+        passed = "now, one call first" if state is SessionState.LIVE else "ended"
+        ends += f", in {countdown(until - now)}" if until > now else f", {passed}"
+    return Condition("◷", Waiting.LIMIT, "slot", f"{ends} — {reason}" if reason else ends)
 
 
 _ENDED = {
@@ -421,10 +427,11 @@ def _working(agent: AgentFacts, now: float) -> Condition:
         return _at_work(silence)
     detail = sanitize(live.detail)
     for_long = formatting.duration(now - live.since)
-    if live.activity == "waiting":
-        return Condition("?", "needs you", "waiting", detail)
-    if live.activity == "slot":
-        return Condition("◔", "waiting for a slot", "slot", detail or f"slot, {for_long}")
+    waits = waiting_word(agent.status, None, live.activity)
+    if waits is Waiting.QUESTION:
+        return Condition("?", waits, "waiting", detail)
+    if waits is Waiting.SLOT:
+        return Condition("◔", waits, "slot", detail or for_long)
     if live.activity in ("retrying", "rate_limited"):
         word = "rate-limited" if live.activity == "rate_limited" else "retrying"
         left = (
@@ -465,11 +472,15 @@ def task_look(status: str) -> tuple[str, str, str]:
     return _TASKS.get(status, ("?", sanitize(status), "muted"))
 
 
-def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
-    """The state of a task; `unmet` are the names of the tasks that it waits for."""
+def task_condition(task: TaskFacts, unmet: tuple[str, ...] | None = None) -> Condition:
+    """The state of a task. `unmet`: the names of the tasks that it waits for, in a run that goes on: without any, it waits
+    for a free slot."""
     glyph, word, role = task_look(task.status)
     if task.status == "pending" and unmet:
         return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
+    if task.status == "pending" and unmet is not None:
+        return Condition("◔", Waiting.SLOT, "slot", "waits for a free slot")
+    word = waiting_word(task.status, task.error or task.status_reason) or word
     note = (
         sanitize(task.error or task.status_reason or "")
         if task.status in ("failed", "paused", "cancelled", "stale")
@@ -536,7 +547,7 @@ class Roster:
             for before, agent in zip_longest(self._agents, agents):
                 if before is not agent:
                     self._look(agent, now)
-                    name = sanitize(agent.name or agent.role)
+                    name = agent.label
                     if self.names.get(agent.id) != name:
                         names[agent.id] = name
             if names:

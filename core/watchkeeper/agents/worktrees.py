@@ -40,6 +40,7 @@ from watchkeeper.store.agents import Worktree
 from watchkeeper.store.commands import CONFLICT
 from watchkeeper.store.driver import make_private
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import folder_beside
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import SessionStore, Transaction
@@ -958,7 +959,7 @@ class Worktrees:
         whole = _absolute(self.folder_of(task_id), path)
         other = self._writers.get(whole, agent_id)
         self._writers[whole] = agent_id
-        row = self._store.one("SELECT name, status FROM agents WHERE id = ?", (other,))
+        row = self._store.one(f"SELECT {AGENT_NAME}, status FROM agents a WHERE id = ?", (other,))  # noqa: S608
         if other == agent_id or row is None or row[1] in AGENT_ENDED or f"{whole}\0" in self._warned:
             return
         self._warned.add(f"{whole}\0")

@@ -44,6 +44,7 @@ from watchkeeper.store.commands import CONFLICT, Question, find_questions, load_
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.external import ExternalQuestion, find_external_questions
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import Place
 
 
@@ -100,7 +101,7 @@ def show_preview(opened: SessionHandle, agent_id: str, as_json: bool, **how: Any
     from watchkeeper.agents.agent_state import AgentMemory, preview_lines
     from watchkeeper.memory.tokens import default_counter
 
-    name, model = opened.one("SELECT name, model FROM agents WHERE id = ?", (agent_id,))
+    name, model = opened.one(f"SELECT {AGENT_NAME}, model FROM agents a WHERE id = ?", (agent_id,))  # noqa: S608
     try:
         foretold = AgentMemory.stored(opened, agent_id, default_counter()).preview(opened, model=model, **how)
     except ValueError as refused:
@@ -771,6 +772,7 @@ def question_json(question: Question) -> dict[str, Any]:
         "tool": question.tool,
         "agent": question.agent,
         "task": question.task,
+        "title": question.title,
         "workspace": question.workspace,
         "folder": question.folder,
         "cause": question.cause,

@@ -37,6 +37,7 @@ from watchkeeper.records.text import cost_text, countdown, event_text, json_text
 from watchkeeper.store import budgets
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import decode
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.place import Place
 from watchkeeper.store.workers import WorkerRow, check_label, load_workers
 
@@ -308,8 +309,8 @@ class EventPrinter:
         """New lines: time, agent, kind and text. With JSON, each event is printed here instead."""
         found: list[tuple[float, str, str, str]] = []
         rows = opened.all(
-            "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE session_id = ? AND seq > ?"
-            " ORDER BY seq",
+            f"SELECT e.seq, e.at, e.kind, e.agent_id, e.task_id, e.data, {TASK_NAME} AS task FROM events e"  # noqa: S608
+            " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq > ? ORDER BY e.seq",
             (self._session_id, self._seq),
         )
         for row in rows:
@@ -320,12 +321,19 @@ class EventPrinter:
                 about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
                 say(json.dumps(about, ensure_ascii=True))
             elif row["kind"] not in self.quiet:
-                found.append((row["at"], row["agent_id"] or "", row["kind"], _text(row["kind"], data)))
+                found.append(
+                    (
+                        row["at"],
+                        row["agent_id"] or "",
+                        row["kind"],
+                        _text(row["kind"], data, row["task"] or ""),
+                    )
+                )
         return found
 
     def _print_line(self, opened: SessionHandle, at: float, agent_id: str, kind: str, text: str) -> None:
         if agent_id and agent_id not in self._names:
-            found = opened.one("SELECT name FROM agents WHERE id = ?", (agent_id,))
+            found = opened.one(f"SELECT {AGENT_NAME} FROM agents a WHERE id = ?", (agent_id,))  # noqa: S608
             self._names[agent_id] = clean(found[0], 24) if found else agent_id
         who = self._names.get(agent_id, "")
         clock = at - self._began
@@ -334,11 +342,11 @@ class EventPrinter:
         say(line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…")
 
 
-def _text(kind: str, data: dict[str, Any]) -> str:
+def _text(kind: str, data: dict[str, Any], task: str) -> str:
     """An event's text, and what only a line of progress has room for."""
     if kind == "model.replied":
         data |= {"preview": clean(data.get("preview") or "", 70)}
-    text = clean(event_text(kind, data), 200)
+    text = clean(event_text(kind, data, task), 200)
     if kind == "model.replied" and "tokens" in data:
         return f"{text} · {data['tokens']:,} tok"
     if kind == "agent.parked" and isinstance(data.get("until"), int | float):

@@ -25,8 +25,10 @@ from watchkeeper.cli.options import (
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import context_percent, context_used
 from watchkeeper.records.text import message_numbers, plural
+from watchkeeper.records.waiting import waiting_word
 from watchkeeper.store import state
 from watchkeeper.store.driver import decode
+from watchkeeper.store.names import AGENT_NAME, agent_label, task_name
 from watchkeeper.store.place import Place
 from watchkeeper.store.snapshot import composition_of
 
@@ -44,7 +46,8 @@ def memory() -> None:
 def status(opened: SessionHandle, as_json: bool) -> int:
     """List the agents with persistent contexts: snapshot time, tokens, resume point."""
     rows = opened.all(
-        "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.composition,"
+        f"SELECT a.id, {AGENT_NAME} AS name, a.role, a.task_id, a.status, a.status_reason, a.turn, a.last_seq,"  # noqa: S608
+        " a.view_version, a.context_tokens, a.composition,"
         " a.context_limit, a.compactions,"
         " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq,"
         " t.resume_token FROM agents a"
@@ -54,7 +57,8 @@ def status(opened: SessionHandle, as_json: bool) -> int:
     )
     found = [
         {
-            "agent_id": row["id"], "name": row["name"], "status": row["status"], "turn": row["turn"], "messages": row["last_seq"],
+            "agent_id": row["id"], "name": row["name"], "role": row["role"], "task_id": row["task_id"], "status": row["status"],
+            "waiting": waiting_word(row["status"], row["status_reason"]), "turn": row["turn"], "messages": row["last_seq"],
             "view": row["view_version"], "tokens": used, "limit": row["context_limit"] or None,
             "percent": context_percent(used, row["context_limit"]),
             "compactions": row["compactions"], "last_updated": row["last_updated"], "memory_blob_ref": row["memory_blob_ref"],
@@ -71,8 +75,9 @@ def _status_line(agent: dict[str, Any]) -> str:
     limit = f"{agent['limit']:,}" if agent["limit"] else "?"
     saved = agent["last_updated"]
     when = time.strftime("%H:%M:%S", time.localtime(saved)) if saved else "not yet"
+    name = clean(agent_label(agent["name"], agent["role"], agent["task_id"]), 32)
     return (
-        f"{agent['agent_id']} {clean(agent['name'], 16):<16} {agent['status']:<9}"
+        f"{agent['agent_id']} {name:<32} {agent['waiting'] or agent['status']:<9}"
         f" {agent['tokens']:>7,}/{limit} tok {percent}"
         f"  {agent['messages']} messages, view {agent['view']}, {plural(agent['compactions'], 'compaction')}"
         f"  snapshot {when}  resumes at {agent['resume_point']}"
@@ -282,13 +287,17 @@ def report(opened: SessionHandle, as_json: bool) -> int:
     by_id = {task["id"]: task for task in tasks}
     done = [_agent_report(one, by_id.get(one["task_id"]), whole["artifacts"]) for one in whole["agents"]]
     remains = [
-        {"task": task["name"], "status": task["status"], "reason": task["error"] or task["status_reason"]}
+        {
+            "task": task_name(task["name"], task["title"], task["role"]),
+            "status": task["status"],
+            "waiting": task["waiting"],
+            "reason": task["error"] or task["status_reason"],
+        }
         for task in tasks
         if task["status"] not in ("done", "dropped")
     ]
     value = {"session": opened.session_id, "agents": done, "remains": remains}
-    titles = {task["name"]: task["title"] for task in tasks}
-    return respond(as_json, value, _report_lines(done, remains, titles))
+    return respond(as_json, value, _report_lines(done, remains))
 
 
 def _agent_report(
@@ -296,20 +305,19 @@ def _agent_report(
 ) -> dict[str, Any]:
     return {
         "agent": agent["id"], "name": agent["name"], "role": agent["role"], "task": task["name"] if task else None,
-        "status": agent["status"], "turns": agent["turn"], "stopped_at": agent["status_reason"], "tokens": agent["tokens"]["total"],
+        "title": task["title"] if task else None, "status": agent["status"], "waiting": agent["waiting"],
+        "turns": agent["turn"], "stopped_at": agent["status_reason"], "tokens": agent["tokens"]["total"],
         "cost_usd": agent["cost_usd"], "elapsed_seconds": agent["elapsed_seconds"],
         "artifacts": [one["name"] for one in artifacts if one["agent_id"] == agent["id"] and one["kind"] == "artifact"],
         "result": task["result"] if task and task["agent"] == agent["id"] else None,
     }  # fmt: skip
 
 
-def _report_lines(
-    done: list[dict[str, Any]], remains: list[dict[str, Any]], titles: dict[str, str]
-) -> Iterator[str]:
+def _report_lines(done: list[dict[str, Any]], remains: list[dict[str, Any]]) -> Iterator[str]:
     for item in done:
         yield (
-            f"{clean(item['name'], 40)} ({item['agent']}), {item['status']} after {item['turns']} turns:"
-            f" {clean(titles.get(item['task']) or item['task'] or 'the plan', 60)}"
+            f"{clean(agent_label(item['name'], item['role'], item['task']), 60)}, {item['agent']}, {item['waiting'] or item['status']}"
+            f" after {item['turns']} turns: {clean(item['title'] or 'the plan', 60)}"
         )
         yield from (f"    {clean(item[key], 300)}" for key in ("stopped_at", "result") if item[key])
         names = [clean(name, 40) for name in item["artifacts"]]
@@ -317,7 +325,5 @@ def _report_lines(
             yield f"    saved {', '.join(names[:6])}" + (
                 f" and {len(names) - 6} more" if len(names) > 6 else ""
             )
-    left = ", ".join(
-        f"{clean(titles.get(task['task']) or task['task'], 60)} ({task['status']})" for task in remains
-    )
+    left = ", ".join(f"{clean(task['task'], 60)} ({task['waiting'] or task['status']})" for task in remains)
     yield f"remains: {left or 'nothing'}"

@@ -48,6 +48,7 @@ from watchkeeper.records.sandboxes import OFF, SANDBOXES
 from watchkeeper.records.text import json_text
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import Place
 from watchkeeper.store.workers import Needs, check_label
 
@@ -552,7 +553,7 @@ def _refuse_worked_on(path: Place, program_session: str) -> None:
         return
     opened = SessionHandle(path)
     row = opened.one(
-        "SELECT a.name, a.session_id FROM agent_programs p JOIN agents a ON a.id = p.agent_id JOIN sessions s ON s.id ="
+        f"SELECT {AGENT_NAME}, a.session_id FROM agent_programs p JOIN agents a ON a.id = p.agent_id JOIN sessions s ON s.id ="  # noqa: S608
         " a.session_id WHERE p.program_session = ? AND s.status IN ('running', 'paused')",
         (program_session,),
     )

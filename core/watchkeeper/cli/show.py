@@ -32,12 +32,14 @@ from watchkeeper.cli.options import (
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.text import clock_text, cost_text, countdown, plural
 from watchkeeper.records.usage_limits import UsageLimit, limit_text
+from watchkeeper.records.waiting import waiting_word
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, driver, state
 from watchkeeper.store.agents import load_worktrees
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe_all
+from watchkeeper.store.names import TASK_NAME, agent_label, task_name, with_role
 from watchkeeper.store.outcome import text_lines
 from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.receipts import session_receipts
@@ -107,8 +109,9 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
         status = state_word(row["status"], row["origin"], live=row["live"], queued=row["queued"])
         if status in ("done", "ended") and row["usage_limit"] is not None:
             status = "parked"  # its program stopped, and nothing here continues it
+        word = waiting_word(status, row["status_reason"]) or status
         yield (
-            f"{GLYPHS.get(status, '?')} {row['id']:<8}  {day_and_minute(row['last_active'])} {status:<9}"
+            f"{GLYPHS.get(status, '?')} {row['id']:<8}  {day_and_minute(row['last_active'])} {word:<9}"
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,}"
             f" {cost_of(row):>10}  {clean(row['title'] or row['goal'], 80)}"
         )
@@ -174,8 +177,8 @@ def _update_index(opened: SessionHandle) -> None:
 def show(opened: SessionHandle, as_json: bool) -> int:
     """Show SESSION (default: `last`): plan, tasks, agents with tokens, cost, elapsed time, retries and
     errors. --json prints all of its state."""
-    whole = state.session_state(opened, opened.session_id)
     holder = opened.host
+    whole = state.session_state(opened, opened.session_id, live=holder is not None)
     whole["session"]["live"] = holder is not None
     queued = queue_state(opened, opened.session_id)
     whole["queue"] = queued.as_json() if queued is not None and holder is None else None
@@ -198,14 +201,13 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
         yield from _queue_lines(whole["queue"])
     if whole["plan"] is not None:
         ended = whole["session"]["ended_at"] is not None
-        yield from _plan_lines(
-            whole["plan"], {agent["id"]: agent["name"] for agent in whole["agents"]}, ended
-        )
+        yield from _plan_lines(whole["plan"], ended)
     yield "\nAgents"
+    names = [agent_label(agent["name"], agent["role"], agent["task_id"]) for agent in whole["agents"]]
+    cells = min(40, max(map(len, names), default=0))
     for agent in whole["agents"]:
-        yield from _agent_lines(agent)
-    titles = {task["name"]: task["title"] for task in (whole["plan"] or {"tasks": ()})["tasks"]}
-    yield from _receipt_lines(whole["receipts"], titles)
+        yield from _agent_lines(agent, cells)
+    yield from _receipt_lines(whole["receipts"])
     waiting = [one["id"] for one in whole["approvals"] if one["status"] == "waiting"]
     if waiting:
         from watchkeeper.cli.control import question_with_answers
@@ -228,14 +230,13 @@ def _queue_lines(queue: dict[str, Any]) -> Iterator[str]:
         yield f"    {one['worker']} on {clean(one['machine'], 40)}: {clean(one['reason'], 300)}"
 
 
-def _receipt_lines(receipts: list[dict[str, Any]], titles: dict[str, str]) -> Iterator[str]:
+def _receipt_lines(receipts: list[dict[str, Any]]) -> Iterator[str]:
     """Of agents that are done: what is missing, and how tests and builds ended."""
     shown = [one for one in receipts if one["outputs"] or one["commands"] or one["flagged"]]
     if shown:
         yield "\nReceipts"
     for one in shown:
-        task = f"  {clean(titles.get(one['task']) or one['task'], 60)}" if one["task"] else ""
-        yield f"  {one['mark']} {clean(one['name'], 16):<16} {clean(one['summary'], 200)}{task}"
+        yield f"  {one['mark']} {clean(one['name'], 24):<24} {clean(one['summary'], 200)}"
         for output in one["outputs"]:
             if output["presence"] != "there":
                 yield f"      {output['presence']}: {clean(output['name'], 120)}"
@@ -276,29 +277,31 @@ def _summary_lines(session: dict[str, Any], host: str, *, ended: bool) -> Iterat
         )
 
 
-def _plan_lines(plan: dict[str, Any], agents: dict[str, str], ended: bool) -> Iterator[str]:
+def _plan_lines(plan: dict[str, Any], ended: bool) -> Iterator[str]:
     step = plan["step"]
-    titles = {task["name"]: task["title"] for task in plan["tasks"]}
+    named = [_named_task(task) for task in plan["tasks"]]
+    cells = min(40, max(map(len, named), default=0))
     word = "stopped at" if ended else "now"
-    at = f"; {word}: {clean(titles.get(step['name']) or step['name'], 80)} ({step['status']})" if step else ""
+    at = f"; {word}: {clean(named[step['number'] - 1], 80)} ({step['status']})" if step else ""
     yield (
         f"\nPlan, revision {plan['revision']}: {plan['step_cursor']} of {plural(len(plan['tasks']), 'task')} ended{at}"
     )
-    for task in plan["tasks"]:
+    for task, name in zip(plan["tasks"], named, strict=True):
         note = task["error"] or task["status_reason"] or ""
+        state_of = f"{GLYPHS.get(task['status'], '?')} {clean(task['waiting'] or task['status'], 9):<9}"
         if not task["role"]:  # an item of an imported to-do list
-            text = clean(task["title"] or task["name"], 200) + (f"  {clean(note, 80)}" if note else "")
-            yield f"  {GLYPHS.get(task['status'], '?')} {task['status']:<9} {text}"
+            text = clean(name, 200) + (f"  {clean(note, 80)}" if note else "")
+            yield f"  {state_of} {text}"
             continue
-        agent = clean(agents.get(task["agent"] or "", ""), 14) or "-"
         yield (
-            f"  {GLYPHS.get(task['status'], '?')} {task['status']:<9} {clean(task['title'] or task['name'], 48):<48}"
-            f" {agent:<14} {task['tokens']['total']:>10,} tok"
+            f"  {state_of} {clean(name, cells):<{cells}}"
+            f" {task['tokens']['total']:>10,} tok"
             f" {cost_of(task):>10} {task['elapsed_seconds']:>7.1f} s {_trouble(task)}  {clean(note, 80)}".rstrip()
         )
         source = f" ({clean(task['role_source'], 80)})" if task["role_source"] else ""
         parts = (
-            f"task {clean(task['name'], 60)}", f"role {clean(task['role'], 40)}{source}", clean(task["model"] or "", 80),
+            clean(task["title"], 80) if task["title"] != task["name"] else "",
+            f"role {clean(task['role'], 40)}{source}", clean(task["model"] or "", 80),
             f"attempt {task['attempt']}" if task["attempt"] > 1 else "",
         )  # fmt: skip
         yield "              " + " · ".join(filter(None, parts))
@@ -311,12 +314,17 @@ def _trouble(row: dict[str, Any]) -> str:
     return "".join(f" {one}" for one in counts if one)
 
 
-def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
+def _named_task(task: dict[str, Any]) -> str:
+    return with_role(task_name(task["name"], task["title"], task["role"]), task["role"])
+
+
+def _agent_lines(agent: dict[str, Any], cells: int) -> Iterator[str]:
     used, percent = agent["context"]["used"], agent["context"]["percent"]
     share = f"{percent:>3}%" if percent is not None else "   -"
+    name = clean(agent_label(agent["name"], agent["role"], agent["task_id"]), cells)
     yield (
-        f"  {GLYPHS.get(agent['status'], '?')} {agent['id']} {clean(agent['name'], 16):<16}"
-        f" {agent['status']:<9} turn {agent['turn']:<4} context {used:>7,} {share} "
+        f"  {GLYPHS.get(agent['status'], '?')} {agent['id']} {name:<{cells}}"
+        f" {agent['waiting'] or agent['status']:<9} turn {agent['turn']:<4} context {used:>7,} {share} "
         f" {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s "
         f" {plural(agent['compactions'], 'compaction')} {_trouble(agent)}".rstrip()
     )
@@ -324,7 +332,7 @@ def _agent_lines(agent: dict[str, Any]) -> Iterator[str]:
         now = time.time()
         until = agent["parked_until"]
         left = f"in {countdown(until - now)}" if until > now else "ended"
-        yield f"      parked until {clock_text(until, now)} ({left})"
+        yield f"      until {clock_text(until, now)} ({left})"
     if agent["status_reason"]:
         yield from (f"      {line}" for line in text_lines(agent["status_reason"]))
 
@@ -379,9 +387,8 @@ def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
         if task_id is None:
             raise NotFound(f"no task {task!r} in session {opened.session_id}")
         trees = [tree for tree in trees if tree.task_id == task_id]
-    tasks = opened.all("SELECT id, name, title FROM tasks WHERE session_id = ?", (opened.session_id,))
+    tasks = opened.all(f"SELECT t.id, {TASK_NAME} FROM tasks t WHERE session_id = ?", (opened.session_id,))  # noqa: S608
     names = {row[0]: row[1] for row in tasks}
-    titles = {row[1]: row[2] for row in tasks}
     rows = [
         {
             "task": names.get(tree.task_id, tree.task_id), "status": tree.status, "branch": tree.branch,
@@ -396,7 +403,7 @@ def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
             about = (
                 f"{plural(row['files_changed'], 'file')}, {row['status']}, branch {clean(row['branch'], 200)}"
             )
-            yield f"{clean(titles.get(row['task']) or row['task'], 60)}: {about}, {clean(row['folder'], 300)}"
+            yield f"{clean(row['task'], 60)}: {about}, {clean(row['folder'], 300)}"
             yield from (clean(line, 1_000) if line.strip() else "" for line in row["diff"].split("\n"))
 
     return respond(as_json, rows, lines(), empty="no agent has a worktree")

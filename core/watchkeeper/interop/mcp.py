@@ -338,7 +338,8 @@ def _sessions(call: _Call) -> Page:
 
 def _session_row(row: dict[str, Any]) -> dict[str, Any]:
     shown = {
-        "session": row["id"], "title": one_line(_title(row), 300), "status": row["status"], "folder": row["workspace"],
+        "session": row["id"], "title": one_line(_title(row), 300), "status": row["status"], "waiting": row["waiting"],
+        "folder": row["workspace"],
         "program": row["origin"], "model": row["model"], "last_active": _when(row["last_active"]), "agents": row["agents"],
         "tasks": f"{row['tasks_done']}/{row['tasks']}", "tokens": row["tokens"]["total"], "cost_usd": row["cost_usd"],
     }  # fmt: skip
@@ -356,7 +357,10 @@ def _session_overview(call: _Call) -> Page:
         agents = state.agents_state(reads, session_id)
     head = _session_row(row) | {
         "goal": _clip(row["goal"], 2_000),
-        "agents": [{"agent": one["id"], "name": one["name"], "status": one["status"]} for one in agents[:50]],
+        "agents": [
+            {"agent": one["id"], "name": one["name"], "status": one["status"], "waiting": one["waiting"]}
+            for one in agents[:50]
+        ],
     }
     return Page((_artifact_row(session_id, one) for one in saved[:50]), head)
 
@@ -389,6 +393,7 @@ def _plan(call: _Call) -> Page:
     def shown(task: dict[str, Any]) -> dict[str, Any]:
         return {
             "task": task["name"], "title": one_line(task["title"], 300), "status": task["status"],
+            "waiting": task["waiting"],
             "needs": [names.get(one, one) for one in task["depends_on"]], "role": task["role"], "agent": task["agent"],
             "attempt": task["attempt"], "promised": task["expected_outputs"], "reason": task["error"] or task["status_reason"],
             "result": _clip(task["result"], 1_500), "tokens": task["tokens"]["total"], "cost_usd": task["cost_usd"],
@@ -409,7 +414,7 @@ def _agents(call: _Call) -> Page:
     def shown(agent: dict[str, Any]) -> dict[str, Any]:
         return {
             "agent": agent["id"], "name": agent["name"], "parent": agent["parent_agent_id"], "role": agent["role"],
-            "model": agent["model"], "status": agent["status"], "reason": _clip(agent["status_reason"], 300),
+            "model": agent["model"], "status": agent["status"], "waiting": agent["waiting"], "reason": _clip(agent["status_reason"], 300),
             "goal": _clip(agent["current_goal"], 300), "turns": agent["turn"], "context_tokens": agent["context"]["used"],
             "context_limit": agent["context"]["limit"], "compactions": agent["compactions"],
             "tokens": agent["tokens"]["total"], "cost_usd": agent["cost_usd"],

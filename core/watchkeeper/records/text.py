@@ -247,7 +247,7 @@ def model_name(ref: str) -> str:
 
 # --- Events, inbox messages and results of tools, in words ----------------------------------------------
 #
-# One line each, for the screen, the command line and the steps of a fork alike. A task is named by its title; ids,
+# One line each, for the screen, the command line and the steps of a fork alike. A task has its short name; ids,
 # digests and references are left out. Nothing here is sanitised: data may hold text of models, tools and files. Data of
 # any shape is accepted.
 
@@ -414,11 +414,11 @@ def inbox_words(kind: str, payload: Mapping[str, Any]) -> str:
         name = "A person says: " if kind == "steer" else "" if text else f"{kind.replace('_', ' ')}: "
         return name + (text if isinstance(text, str) and text else ", ".join(_parts(dict(payload))))
     glyph, words = _INBOX_WORDS[kind]
-    title = str(payload.get("title") or payload.get("task") or "")
+    name = str(payload.get("task") or payload.get("title") or "")
     artifacts = payload.get("artifacts")
     made = f" · {plural(len(artifacts), 'artifact')}" if isinstance(artifacts, list) and artifacts else ""
     error = payload.get("error")
-    return f"{glyph} Task {title} {words}{made}" + (f": {error}" if isinstance(error, str) and error else "")
+    return f"{glyph} Task {name} {words}{made}" + (f": {error}" if isinstance(error, str) and error else "")
 
 
 def inbox_payload_words(kind: str, payload: str) -> str:
@@ -476,8 +476,9 @@ _OTHER = (
 """What says most of an event that has no form of its own."""
 
 
-def event_text(kind: str, data: Mapping[str, Any]) -> str:
-    """What happened, in one line, without the subject of `kind`: `done “Write the survey” · 4 artifacts`."""
+def event_text(kind: str, data: Mapping[str, Any], task: str = "") -> str:
+    """What happened, in one line, without the subject of `kind`: `write-survey done · 4 artifacts`. `task`: the name of the
+    event's task, where its reader knows it."""
     subject, _, verb = kind.partition(".")
     match subject:
         case "plan" if "revision" in data:
@@ -512,8 +513,8 @@ def event_text(kind: str, data: Mapping[str, Any]) -> str:
         case "task":
             made = data.get("artifacts")
             count = f" · {plural(made, 'artifact')}" if isinstance(made, int) and made else ""
-            title = _one(data, "title")
-            return _words(verb) + (f" “{title}”" if title else "") + count + _said(data, "reason", " — ")
+            name = task or _one(data, "name") or _one(data, "title")
+            return f"{name} {_words(verb)}".lstrip() + count + _said(data, "reason", " — ")
         case "agent" if verb == "created":
             model, attempt = model_name(_one(data, "model")), data.get("attempt")
             again = f", attempt {attempt}" if isinstance(attempt, int) and attempt > 1 else ""
@@ -592,16 +593,16 @@ def _tool(verb: str, data: Mapping[str, Any]) -> str:
 
 
 def _notices(data: Mapping[str, Any]) -> str:
-    """The notes that an agent was given: tasks by their titles, several of another kind as a count."""
-    items, titles = data.get("items"), data.get("titles")
+    """The notes that an agent was given: tasks by their names, several of another kind as a count."""
+    items, names = data.get("items"), data.get("names") or data.get("titles")
     if not isinstance(items, list):
         return ""
-    titles = titles if isinstance(titles, list) and len(titles) == len(items) else [""] * len(items)
+    names = names if isinstance(names, list) and len(names) == len(items) else [""] * len(items)
     found: Counter[str] = Counter()
-    for kind, title in zip(map(str, items), titles, strict=True):
-        if isinstance(title, str) and title and kind in _INBOX_WORDS:
+    for kind, name in zip(map(str, items), names, strict=True):
+        if isinstance(name, str) and name and kind in _INBOX_WORDS:
             glyph, words = _INBOX_WORDS[kind]
-            found[f"{glyph} {title} {words}"] += 1
+            found[f"{glyph} {name} {words}"] += 1
         else:
             found[{"steer": "message from a person"}.get(kind, _words(kind))] += 1
     return ", ".join(f"{words} ×{count}" if count > 1 else words for words, count in found.items())

@@ -33,6 +33,7 @@ from watchkeeper.runtime.config import AlertSettings
 from watchkeeper.store import database, driver
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.outcome import load_outcome
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import is_lost
@@ -178,7 +179,7 @@ class Alerts:
     async def _send(self) -> None:
         kinds = [kind for kind, why in _ALERTS.items() if why in self._settings.on]
         rows = self._store.all(
-            "SELECT e.seq, e.at, e.kind, e.data, a.name, t.title FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
+            f"SELECT e.seq, e.at, e.kind, e.data, {AGENT_NAME}, {TASK_NAME} FROM events e LEFT JOIN agents a ON a.id = e.agent_id"  # noqa: S608
             " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq > ? ORDER BY e.seq",
             (self._store.session_id, self._seq),
         )

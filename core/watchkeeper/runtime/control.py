@@ -28,6 +28,7 @@ from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import Connection, Queries, make_private, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import probe
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import Place, arguments_for, config_folder, config_text, user_redactor
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ def refuse_compaction(connection: Connection, agent_id: str, payload: Mapping[st
 
     reads = Queries(connection)
     row = reads.one(
-        "SELECT s.id, s.status, s.workspace, s.settings, a.name, a.role, a.model, a.status,"
+        f"SELECT s.id, s.status, s.workspace, s.settings, {AGENT_NAME}, a.role, a.model, a.status,"  # noqa: S608
         " (SELECT program FROM agent_programs WHERE agent_id = a.id), a.context_limit, a.composition"
         " FROM agents a JOIN sessions s ON s.id = a.session_id WHERE a.id = ?",
         (agent_id,),

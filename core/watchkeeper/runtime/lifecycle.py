@@ -48,6 +48,7 @@ from watchkeeper.store import (
 )
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of, plain, sqlite3
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.outcome import UNKNOWN, files_edited, load_outcome
 from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.plans import Task
@@ -932,7 +933,10 @@ class _Reader:
         found: list[Seen] = []
         summary = None
         for agent_id in dict.fromkeys([lead, *unfinished[:20]]):
-            row = self._reads.one("SELECT id, name, view_version FROM agents WHERE id = ?", (agent_id,))
+            row = self._reads.one(
+                f"SELECT id, {AGENT_NAME} AS name, view_version FROM agents a WHERE id = ?",  # noqa: S608
+                (agent_id,),
+            )
             view = messages.load_view(self._reads, row["id"], row["view_version"]) if row else None
             for one in view.observations[-3:] if view else ():
                 cited = (
@@ -995,7 +999,8 @@ class _Reader:
             return pointer
         agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
         agent = self._reads.one(
-            "SELECT name FROM agents WHERE id = ? AND session_id = ?", (agent_id, self._session_id)
+            f"SELECT {AGENT_NAME} AS name FROM agents a WHERE id = ? AND session_id = ?",  # noqa: S608
+            (agent_id, self._session_id),
         )
         if agent is None:
             return pointer

@@ -41,6 +41,7 @@ from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent, ProgramSession
 from watchkeeper.store.commands import live_grants
 from watchkeeper.store.driver import encode
+from watchkeeper.store.names import attempt_name
 from watchkeeper.store.outcome import inputs_of_calls
 from watchkeeper.store.plans import Standing, Task
 from watchkeeper.store.transaction import Transaction
@@ -291,7 +292,7 @@ async def dispatch(
     the memory that the task starts from, if it names one.
     """
     store = environment.store
-    name = _name(environment, role.name)
+    name = attempt_name(task.name, task.attempt)
     trees, folder = environment.worktrees, environment.workspace
     if trees is not None:
         is_program = environment.programs is not None and environment.programs.of(model) is not None
@@ -589,16 +590,6 @@ def copy_memory(tx: Transaction, source: str, target: str) -> None:
         " = ?",
         (source, target),
     )
-
-
-def _name(environment: Environment, role: str) -> str:
-    """A name such as `explorer-3`: the role, and the next number of that role."""
-    row = environment.store.one(
-        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY ordinal DESC LIMIT 1",
-        (environment.session_id, role),
-    )
-    number = str(row[0]).rpartition("-")[2] if row else "0"
-    return f"{role}-{int(number) + 1 if number.isdecimal() else 1}"
 
 
 def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:

@@ -27,6 +27,7 @@ from watchkeeper.records.states import (
     check,
 )
 from watchkeeper.store.driver import decode_or, encode
+from watchkeeper.store.names import AGENT_NAME
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -53,21 +54,20 @@ class Agent:
 
 
 _COLUMNS = (
-    "id, task_id, name, role, model, attempt, system, status, status_reason, turn, view_version, last_seq,"
-    " current_goal,"
-    " context_limit"
+    f"id, task_id, {AGENT_NAME}, role, model, attempt, system, status, status_reason, turn, view_version, last_seq,"
+    " current_goal, context_limit"
 )
 
 
 def load(reads: Any, agent_id: str) -> Agent | None:
-    row = reads.one(f"SELECT {_COLUMNS} FROM agents WHERE id = ?", (agent_id,))
+    row = reads.one(f"SELECT {_COLUMNS} FROM agents a WHERE id = ?", (agent_id,))
     return _agent(row) if row is not None else None
 
 
 def load_all(reads: Any, session_id: str) -> list[Agent]:
     """A session's agents, oldest first."""
     rows = reads.all(
-        f"SELECT {_COLUMNS} FROM agents WHERE session_id = ? ORDER BY ordinal",
+        f"SELECT {_COLUMNS} FROM agents a WHERE session_id = ? ORDER BY ordinal",
         (session_id,),
     )
     return [_agent(row) for row in rows]
@@ -538,23 +538,26 @@ def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
 
 
 def find_agent(reads: Any, session_id: str, name: str) -> str:
-    """The id of an agent, by id, unique prefix or name (the newest of that name), or by its task's name.
+    """The id of an agent, by id, by its task's name (of several attempts the current one), by name or unique prefix.
 
     Raises:
         NotFound: no agent matches.
         BadInput: several do.
     """
-    rows = reads.all("SELECT id, name FROM agents WHERE session_id = ? ORDER BY ordinal DESC", (session_id,))
-    found = only_match(rows, name) if name else None
-    if found is None:
-        task = reads.one(
-            "SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (session_id, name)
-        )
-        if task and task[0]:
-            return str(task[0])
-        known = ", ".join(row[1] for row in reversed(rows[-8:]))
-        raise NotFound(f"no agent {name!r} in session {session_id}; there are {known or 'none yet'}")
-    return found
+    rows = reads.all(
+        f"SELECT a.id, {AGENT_NAME}, a.name FROM agents a WHERE session_id = ? ORDER BY ordinal DESC",
+        (session_id,),
+    )
+    known = {row[0] for row in rows}
+    task = reads.one("SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (session_id, name))
+    if name not in known and task and task[0]:
+        return str(task[0])
+    # The name that is stored last: sessions of an earlier release had others than they are shown with.
+    for names in ([row[:2] for row in rows], [(row[0], row[2]) for row in rows]):
+        if name and (found := only_match(names, name)) is not None:
+            return found
+    shown = ", ".join(row[1] for row in reversed(rows[-8:]))
+    raise NotFound(f"no agent {name!r} in session {session_id}; there are {shown or 'none yet'}")
 
 
 def only_match(rows: Sequence[Any], name: str) -> str | None:

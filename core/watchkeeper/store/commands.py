@@ -34,6 +34,7 @@ from watchkeeper.records.tool_inputs import (
 from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import Queries, decode, decode_or, encode
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME, described, with_role
 from watchkeeper.store.place import Place
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ class Question:
     tool: str
     agent: str
     task: str
-    """Title of the agent's task; empty for the planner."""
+    """The name of the agent's task; empty for the planner."""
     workspace: str
     root: str
     """What the paths of `write` and `edit` begin at: the worktree of the task, else the workspace."""
@@ -246,6 +247,10 @@ class Question:
     """What changed since the question before, if that is why it is asked again; else empty. Then it is shown alone."""
     digest: str
     """Digest of the file that would change, when this was read; empty if there is no file."""
+    role: str = ""
+    """The agent's role."""
+    title: str = ""
+    """The title of the agent's task, which describes it."""
 
     @property
     def allows_always(self) -> bool:
@@ -317,14 +322,20 @@ class Question:
     @property
     def headline(self) -> str:
         """Who asks for what. Not sanitised."""
+        who = with_role(self.agent, self.role if self.task else "")
         if self.cause == CONFLICT:
-            return f"{self.agent} wants to merge {self.original.get('task')}, which conflicts"
-        return f"{self.agent} wants to run {self.tool}"
+            return f"{who} wants to merge {self.original.get('task')}, which conflicts"
+        return f"{who} wants to run {self.tool}"
+
+    @property
+    def described_task(self) -> str:
+        """The task's name with its title; empty for the planner. Not sanitised."""
+        return described(self.task, self.title)
 
     def lines(self) -> Iterator[str]:
         """The question as plain lines, for a terminal that only prints. Not sanitised."""
         yield self.headline
-        yield f"  task    {self.task or '(the planner has none)'}"
+        yield f"  task    {self.described_task or '(the planner has none)'}"
         yield f"  folder  {self.folder}" + (
             f"  (workspace {self.workspace})" if self.folder != self.workspace else ""
         )
@@ -345,14 +356,14 @@ def editable(tool: str, arguments: dict[str, Any]) -> str:
 
 
 _QUESTION = (
-    "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id),"
-    " coalesce(t.title, ''),"
-    " s.workspace, a.task_id, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question,"
-    " m.content, c.position, c.status, a.premises"
-    " FROM approvals a JOIN sessions s ON s.id = a.session_id LEFT JOIN agents g ON g.id = a.agent_id"
-    " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id ="
-    " a.agent_id"
-    " LEFT JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE a.id = ?"
+    f"SELECT q.id, q.session_id, q.status, q.decided_by, q.reason, q.tool, coalesce({AGENT_NAME}, q.agent_id),"
+    f" coalesce(a.role, ''), coalesce({TASK_NAME}, ''), coalesce(t.title, ''),"
+    " s.workspace, q.task_id, q.folder, q.cause, q.note, c.edited_input, q.edited_input, q.question,"
+    " m.content, c.position, c.status, q.premises"
+    " FROM approvals q JOIN sessions s ON s.id = q.session_id LEFT JOIN agents a ON a.id = q.agent_id"
+    " LEFT JOIN tasks t ON t.id = q.task_id LEFT JOIN tool_calls c ON c.id = q.tool_call_id AND c.agent_id ="
+    " q.agent_id"
+    " LEFT JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE q.id = ?"
 )
 
 
@@ -369,8 +380,8 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
     if row is None:
         return None
     (
-        question_id, session_id, status, decided_by, reason, tool, agent, task, workspace, task_id, folder, cause, note, of_call,
-        of_answer, question, content, position, call_status, premises,
+        question_id, session_id, status, decided_by, reason, tool, agent, role, task, title, workspace, task_id, folder, cause, note,
+        of_call, of_answer, question, content, position, call_status, premises,
     ) = row  # fmt: skip
     if status == ApprovalStatus.WAITING and call_status not in (None, "pending", "running"):
         status, reason = ApprovalStatus.CANCELLED, call_ended(call_status)
@@ -399,13 +410,13 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
         sections = (*command, Section("changed since the question before", difference, "diff"))
     return Question(
         question_id, session_id, ApprovalStatus(status), decided_by, reason, tool, agent, task, workspace,
-        root, folder or root, cause or "permission", note or "", arguments, original, sections, difference, digest,
+        root, folder or root, cause or "permission", note or "", arguments, original, sections, difference, digest, role, title,
     )  # fmt: skip
 
 
 def question_from_text(
-    approval_id: str, tool: str, question: str, *, agent: str, task: str, workspace: str, folder: str | None, cause: str | None,
-    note: str | None,
+    approval_id: str, tool: str, question: str, *, agent: str, role: str, task: str, title: str, workspace: str, folder: str | None,
+    cause: str | None, note: str | None,
 ) -> Question | None:  # fmt: skip
     """The question as its stored text alone tells it, without a look at any file; None where that is not all
     of it."""
@@ -417,7 +428,7 @@ def question_from_text(
     sections, _ = sections_of(tool, arguments, Path(workspace))
     return Question(
         approval_id, "", ApprovalStatus.WAITING, None, None, tool, agent, task, workspace, workspace,
-        folder or workspace, cause or "permission", note or "", arguments, arguments, sections, "", "",
+        folder or workspace, cause or "permission", note or "", arguments, arguments, sections, "", "", role, title,
     )  # fmt: skip
 
 

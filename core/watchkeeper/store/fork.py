@@ -29,6 +29,7 @@ from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, enco
 from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions, opened, title_of
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import PostgresConnection, pipelined
 from watchkeeper.store.prune import ROWS_AT_ONCE, remove_unfinished, unfinished_settings
@@ -439,7 +440,7 @@ _KINDS = (
     "task.pending", "compaction.applied", "compaction.undo", "compaction.redo", "session.paused", "session.running", "session.forked",
 )  # fmt: skip
 _STEPS = (
-    "SELECT e.seq, e.at, e.kind, e.agent_id, a.name, t.title, e.data FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
+    f"SELECT e.seq, e.at, e.kind, e.agent_id, {AGENT_NAME}, {TASK_NAME}, e.data FROM events e LEFT JOIN agents a ON a.id = e.agent_id"
     " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq < ? AND e.kind IN"
     f" ({', '.join('?' * len(_KINDS))}) ORDER BY e.seq DESC LIMIT ?"
 )
@@ -456,7 +457,7 @@ class Step:
     agent: str
     """The agent's name, or nothing."""
     task: str
-    """The task's title, or nothing."""
+    """The task's name, or nothing."""
     turn: int | None
     """For a reply: the agent's turn, at whose end a fork begins."""
     text: str

@@ -259,7 +259,7 @@ def move(tx: Transaction, task_id: str, status: TaskStatus, reason: str | None =
     Raises:
         ValueError: the move is not in `TASK_MOVES`.
     """
-    row = tx.one("SELECT status, parent_plan_id, title FROM tasks WHERE id = ?", (task_id,))
+    row = tx.one("SELECT status, parent_plan_id, name, title FROM tasks WHERE id = ?", (task_id,))
     check(TASK_MOVES, TaskStatus(row[0]), status)
     ended = tx.now if status in ("done", "failed", "cancelled", "dropped") else None
     tx.execute(
@@ -267,7 +267,7 @@ def move(tx: Transaction, task_id: str, status: TaskStatus, reason: str | None =
         " started_at = CASE WHEN ? = 'running' THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
         (status, reason, ended, status, tx.now, task_id),
     )
-    tx.event(f"task.{status}", task_id=task_id, title=row[2], reason=reason, **about)
+    tx.event(f"task.{status}", task_id=task_id, name=row[2], title=row[3], reason=reason, **about)
     if (row[0] in OPEN) is not (status in OPEN):
         advance(tx, row[1])
 
@@ -391,12 +391,12 @@ def deliver(
     notes: Sequence[Note],
     seq: int,
 ) -> None:
-    """Mark the notes as delivered with the agent's message `seq`; the event names the tasks by their titles."""
+    """Mark the notes as delivered with the agent's message `seq`; the event names the tasks."""
     tx.executemany("UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(seq, note[0]) for note in notes])
     tx.event(
         "inbox.delivered",
         agent_id=agent_id,
         task_id=task_id,
         items=[kind for _, kind, _ in notes],
-        titles=[str(payload.get("title") or "")[:200] for _, _, payload in notes],
+        names=[str(payload.get("task") or "")[:200] for _, _, payload in notes],
     )

@@ -16,6 +16,7 @@ from typing import Any
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.store.driver import IN_LIST, decode_or, list_of
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.plans import FILE_OUTPUT
 
 MOST_CALLS = 4_000
@@ -146,7 +147,7 @@ def session_receipts(reads: Any, session_id: str, only: Collection[str] | None =
     """A receipt of each agent that is done, in the order of the agents. `reads` has `one` and `all`; `only` are the
     agents whose receipts are wanted: also those that have not ended, but wait for a person."""
     rows = reads.all(
-        "SELECT a.id, a.name, a.parent_agent_id, a.status, t.name, t.expected_outputs, t.id FROM agents a"
+        f"SELECT a.id, {AGENT_NAME}, a.parent_agent_id, a.status, t.name, t.expected_outputs, t.id FROM agents a"
         " LEFT JOIN tasks t ON t.id = a.task_id AND t.assigned_agent = a.id WHERE a.session_id = ? ORDER BY a.ordinal",
         (session_id,),
     )

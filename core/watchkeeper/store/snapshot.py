@@ -16,10 +16,12 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from watchkeeper.records.messages import context_used
+from watchkeeper.records.text import one_line
 from watchkeeper.records.usage_limits import UsageLimit, session_limit
 from watchkeeper.store.commands import CALL_OPEN
 from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
 from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS, UNLOGGED_CALLS
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME, agent_label, task_name
 from watchkeeper.store.postgres import ask_ahead
 
 T = TypeVar("T")
@@ -210,6 +212,11 @@ class TaskFacts:
     ended_at: float | None
     depends_on: tuple[str, ...] = ()
 
+    @property
+    def label(self) -> str:
+        """The name to show; the title describes it. Sanitised, on one line."""
+        return one_line(task_name(self.name, self.title, self.role), 500)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
@@ -259,6 +266,16 @@ class AgentFacts(Spending):
     """Wall time at which the usage limit ends for which it is parked."""
     program: str | None = None
     """The agent program that does its work, and keeps its context; None for Watchkeeper's own loop."""
+
+    @property
+    def label(self) -> str:
+        """The name to show. Sanitised, on one line."""
+        return one_line(self.name, 500) or one_line(self.role, 120)
+
+    @property
+    def full_label(self) -> str:
+        """The name with the role in brackets, where that says more. Sanitised, on one line."""
+        return agent_label(self.name, self.role, self.task_id)
 
     @property
     def context_used(self) -> int:
@@ -431,7 +448,7 @@ _AGENT_ESTIMATED = (
 _AGENTS = row_lines(
     ", ".join(
         [
-            *(f"a.{each}" for each in _AGENT_COLUMNS),
+            *(AGENT_NAME if each == "name" else f"a.{each}" for each in _AGENT_COLUMNS),
             *(f"l.{each}" for each in _LIVE_COLUMNS),
             "substr(l.text, 1, 4000), substr(a.current_goal, 1, 4000)",
             _AGENT_ESTIMATED,
@@ -731,7 +748,7 @@ _FLEET_DETAILS = (
     "SELECT s.id, (SELECT count(*) FROM tasks WHERE session_id = s.id AND status <> 'dropped'),"
     " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'done'),"
     " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed'),"
-    " (SELECT substr(title, 1, 300) FROM tasks WHERE session_id = s.id AND status = 'running'"
+    f" (SELECT substr({TASK_NAME}, 1, 300) FROM tasks t WHERE session_id = s.id AND status = 'running'"
     " ORDER BY started_at DESC, id LIMIT 1),"
     " (SELECT count(*) FROM agents WHERE session_id = s.id),"
     " (SELECT count(*) FROM agents WHERE session_id = s.id AND status = 'working'),"
@@ -744,9 +761,9 @@ _FLEET_DETAILS = (
     f" FROM sessions s WHERE s.id {IN_LIST}"
 )
 _FLEET_QUESTIONS = (
-    "SELECT a.session_id, coalesce(g.name, ''), a.tool, substr(a.question, 1, 2000)"
-    " FROM approvals a LEFT JOIN agents g ON g.id = a.agent_id"
-    f" WHERE a.session_id {IN_LIST} AND a.status = 'waiting' AND {CALL_OPEN} ORDER BY a.created_at, a.tool_call_id"
+    f"SELECT q.session_id, coalesce({AGENT_NAME}, ''), q.tool, substr(q.question, 1, 2000)"
+    " FROM approvals q LEFT JOIN agents a ON a.id = q.agent_id"
+    f" WHERE q.session_id {IN_LIST} AND q.status = 'waiting' AND {CALL_OPEN} ORDER BY q.created_at, q.tool_call_id"
 )
 
 
@@ -779,7 +796,7 @@ class FleetRow(Spending):
     tasks_done: int = 0
     tasks_failed: int = 0
     task: str | None = None
-    """The title of the task that was started last among those that run."""
+    """The name of the task that was started last among those that run."""
     agents: int = 0
     working: int = 0
     """Agents at work."""

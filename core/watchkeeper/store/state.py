@@ -9,10 +9,12 @@ from typing import Any
 
 from watchkeeper.records.messages import compacts_at, context_percent, context_used
 from watchkeeper.records.usage_limits import session_limit
+from watchkeeper.records.waiting import Waiting, waiting_word
 from watchkeeper.store import budgets, plans
 from watchkeeper.store.driver import IN_LIST, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PARTIAL, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.messages import worth
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.outcome import load_outcome
 from watchkeeper.store.search.messages import (
     COST_ESTIMATED,
@@ -27,10 +29,11 @@ from watchkeeper.store.snapshot import RoleFacts, composition_of, roles_of
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-def session_state(reads: Any, session_id: str) -> dict[str, Any]:
+def session_state(reads: Any, session_id: str, *, live: bool = False) -> dict[str, Any]:
     """Session, plan, agents, compactions, observations, budgets, handoffs, approvals, commands, artifacts.
 
-    `reads` has `one` and `all` over rows that can be asked by column name.
+    `reads` has `one` and `all` over rows that can be asked by column name. `live`: a background process drives it, so
+    what it said last of its agents holds.
     """
     session = reads.one(f"SELECT s.*, {PARKED} FROM sessions s WHERE id = ?", (session_id,))
     paid = worth(reads, session_id)
@@ -38,7 +41,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         session["origin"].removeprefix("export:") in PROGRAMS
     )  # whose logs do not say what a pass blocked
     guessed = _estimated(reads, session_id)
-    agents = agents_state(reads, session_id, guessed)
+    agents = agents_state(reads, session_id, guessed, live=live)
     gaps = dict(
         reads.one(
             f"SELECT {MISSING_LOGS} AS missing_logs, {UNLOGGED_CALLS} AS unlogged_calls FROM sessions WHERE id = ?",
@@ -48,7 +51,7 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     return {
         "session": _session(session, bool(guessed)) | {"partial": any(gaps.values()), **gaps},
         "outcome": (ended := load_outcome(reads, session_id)) and ended.as_json(),
-        "plan": _plan(reads, session, agents),
+        "plan": _plan(reads, session, agents, live=live),
         "agents": agents,
         "compactions": [
             dict(row) | {"worth": paid.get(row["id"])} | ({"stall_seconds": None} if foreign else {})
@@ -94,17 +97,26 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     }
 
 
-def agents_state(reads: Any, session_id: str, estimated: set[str] | None = None) -> list[dict[str, Any]]:
+def agents_state(
+    reads: Any, session_id: str, estimated: set[str] | None = None, *, live: bool = False
+) -> list[dict[str, Any]]:
     """The session's agents, in the order of their creation. `estimated`: those with an estimated cost, if known."""
     guessed = _estimated(reads, session_id) if estimated is None else estimated
-    rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
-    return [_agent(row, row["id"] in guessed) for row in rows]
+    rows = reads.all(
+        f"SELECT a.*, {AGENT_NAME} AS shown_name FROM agents a WHERE session_id = ? ORDER BY ordinal",
+        (session_id,),
+    )
+    activities = (
+        reads.all("SELECT agent_id, activity FROM live WHERE session_id = ?", (session_id,)) if live else ()
+    )
+    doing = {row[0]: row[1] for row in activities}
+    return [_agent(row, row["id"] in guessed, doing.get(row["id"])) for row in rows]
 
 
-def plan_state(reads: Any, session_id: str) -> dict[str, Any] | None:
+def plan_state(reads: Any, session_id: str, *, live: bool = False) -> dict[str, Any] | None:
     """The session's current plan with its tasks and revisions; None if it has none."""
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
-    return _plan(reads, session, agents_state(reads, session_id))
+    return _plan(reads, session, agents_state(reads, session_id, live=live), live=live)
 
 
 def result(reads: Any, session_id: str) -> dict[str, Any]:
@@ -226,6 +238,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "model": row["model"],
         "status": row["status"],
         "status_reason": row["status_reason"],
+        "waiting": waiting_word(row["status"], row["status_reason"]),
         "usage_limit": limit and asdict(limit),
         "origin": row["origin"],
         "tags": decode(row["tags"]),
@@ -269,7 +282,9 @@ def effort_text(row: Any) -> str | None:
     return "; ".join(parts)
 
 
-def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _plan(
+    reads: Any, session: Any, agents: list[dict[str, Any]], *, live: bool = False
+) -> dict[str, Any] | None:
     row = reads.one("SELECT * FROM plans WHERE id = ?", (session["current_plan_id"],))
     if row is None:
         return None
@@ -289,6 +304,11 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
     task_states = [
         _task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks
     ]
+    if live:
+        over = {task["id"] for task in task_states if task["status"] in ("done", "dropped")}
+        for one in task_states:
+            if one["status"] == "pending" and over.issuperset(one["depends_on"]):
+                one["waiting"] = Waiting.SLOT
     revisions = reads.all("SELECT * FROM plan_revisions WHERE plan_id = ? ORDER BY revision", (row["id"],))
     return {
         "id": row["id"],
@@ -340,6 +360,9 @@ def _task(
         "model": assigned["model"] if assigned else role.model if role else None,
         "status": row["status"],
         "status_reason": row["status_reason"],
+        "waiting": assigned["waiting"]
+        if assigned is not None and row["status"] == "running"
+        else waiting_word(row["status"], row["error"] or row["status_reason"]),
         "attempt": row["attempt"],
         "agent": row["assigned_agent"],
         "assigned_agent": row["assigned_agent"],
@@ -367,7 +390,7 @@ def _task(
     }
 
 
-def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
+def _agent(row: Any, cost_estimated: bool, activity: str | None) -> dict[str, Any]:
     parts = composition_of(row["composition"])
     used = context_used(row["context_tokens"], parts)
     composition = {
@@ -375,7 +398,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
     }  # not what the window is spent on
     return {
         "id": row["id"],
-        "name": row["name"],
+        "name": row["shown_name"],
         "role": row["role"],
         "model": row["model"],
         "task_id": row["task_id"],
@@ -385,6 +408,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "current_goal": row["current_goal"],
         "status": row["status"],
         "status_reason": row["status_reason"],
+        "waiting": waiting_word(row["status"], row["status_reason"], activity),
         "parked_until": row["parked_until"],
         "turn": row["turn"],
         "messages": row["last_seq"],

@@ -21,16 +21,17 @@ from typing import Any
 from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_classes, rates_on
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
 from watchkeeper.store.imports import partial_sessions
+from watchkeeper.store.names import AGENT_NAME, with_role
 
 
 class Activity(StrEnum):
     """What an agent does during a span. Where spans overlap, the earlier member is what a person wants to see."""
 
-    QUESTION = "waiting for you"
-    PARKED = "parked"
+    QUESTION = "question"
+    PARKED = "limit"
     PAUSED = "paused"
     RETRYING = "retrying"
-    SLOT = "waiting for a slot"
+    SLOT = "slot"
     TOOL = "tool"
     MODEL = "working"
     COMPACTION = "compacting"
@@ -81,11 +82,19 @@ class TimelineAgent:
 
     id: str
     name: str
-    task: str
+    role: str
+    """Empty for one without a task."""
+    title: str
+    """Of its task."""
     status: str
     begins: float
     ends: float | None
     depth: int
+
+    @property
+    def label(self) -> str:
+        """The name to show. Sanitised."""
+        return with_role(self.name, self.role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +159,17 @@ class TimelineReader:
 
     def _agents(self) -> tuple[TimelineAgent, ...]:
         rows = self._connection.execute(
-            "SELECT a.id, a.name, coalesce(t.title, ''), a.status, coalesce(a.started_at, a.created_at), a.ended_at,"
+            f"SELECT a.id, {AGENT_NAME}, CASE WHEN a.task_id IS NULL THEN '' ELSE a.role END, coalesce(t.title, ''),"
+            " a.status, coalesce(a.started_at, a.created_at), a.ended_at,"
             " a.parent_agent_id FROM agents a LEFT JOIN tasks t ON t.id = a.task_id WHERE a.session_id = ?"
             " ORDER BY a.ordinal",
             (self._session,),
         ).fetchall()
         known = {row[0] for row in rows}
         below: dict[str | None, list[tuple[str, TimelineAgent]]] = {}
-        for agent_id, name, task, status, begins, ends, parent in rows:
+        for agent_id, name, role, title, status, begins, ends, parent in rows:
             above = parent if parent in known and parent != agent_id else None
-            agent = TimelineAgent(agent_id, name, task, status, begins, ends, 0)
+            agent = TimelineAgent(agent_id, name, role, title, status, begins, ends, 0)
             below.setdefault(above, []).append((agent_id, agent))
         ordered: list[TimelineAgent] = []
         left = [(each, 0) for each in reversed(below.pop(None, []))]
@@ -257,8 +267,8 @@ class TimelineReader:
     def _agent_changed(self, seq: int, at: float, state: str, agent_id: str, data: str) -> None:
         if (open_state := self._states.pop(agent_id, None)) is not None:
             self._end(replace(open_state, ends=at))
-        if state in ("parked", "paused"):
-            self._states[agent_id] = Span(agent_id, Activity(state), at, None, _reason(data), seq)
+        if state in _RESTING:
+            self._states[agent_id] = Span(agent_id, _RESTING[state], at, None, _reason(data), seq)
         elif state in ("failed", "interrupted"):
             self._marks.append(Mark(MarkKind.FAILED, at, agent_id, _reason(data), seq))
         elif state in ("done", "cancelled"):
@@ -271,6 +281,7 @@ SHORTEST_WAIT = 0.5
 _NOT_BEGUN = float("inf")
 _OVERLAPPING = 16
 """How many of an agent's last spans may end last: as many as it has tools at once."""
+_RESTING = {"parked": Activity.PARKED, "paused": Activity.PAUSED}
 _OUTLASTING = (Activity.QUESTION, Activity.PARKED, Activity.PAUSED)
 _ACTIVITIES = {"model": Activity.MODEL, "tool": Activity.TOOL, "compaction": Activity.COMPACTION}
 _LIVE = {

@@ -110,9 +110,9 @@ def test_what_an_agent_did_is_told_by_kind_with_kills_and_resumes(tmp_path: Path
     run.agent("a2", "coder-2", status="done", ended_at=NOW + 20)
     run.live("a2", "working", since=NOW + 15)
     timeline = TimelineReader(connection, run.id).read(live=True)
-    assert [(agent.name, agent.task, agent.depth) for agent in timeline.agents] == [
+    assert [(agent.label, agent.title, agent.depth) for agent in timeline.agents] == [
         ("planner", "", 0),
-        ("coder-1", "Port module 1", 1),
+        ("t1 (explorer)", "Port module 1", 1),
         ("coder-2", "", 1),
     ]
     assert {(span.activity, span.begins - NOW, span.ends and span.ends - NOW) for span in timeline.spans["a1"]} == {

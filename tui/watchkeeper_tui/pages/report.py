@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from watchkeeper.store.agent_snapshot import ReportFacts
+from watchkeeper.store.names import with_role
 from watchkeeper.store.plans import current_step
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts, roles_of
 from watchkeeper_tui import formatting
@@ -58,7 +59,7 @@ def _standing(view: PageContext) -> list[PageLine]:
     condition = agent_condition(
         agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing
     )
-    parts = [sanitize(agent.name), sanitize(agent.role), sanitize(formatting.model_name(agent.model))]
+    parts = [agent.full_label, sanitize(formatting.model_name(agent.model))]
     session = view.snapshot.session
     noted = roles_of(session.roles).get(agent.role) if session is not None else None
     if noted is not None and noted.effort_text:
@@ -88,7 +89,7 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     task = view.snapshot.task(view.agent.task_id)
     asked = report.instructions or view.agent.goal
     parent = view.snapshot.agent(view.agent.parent_agent_id)
-    by = f"by {sanitize(parent.name)}" if parent is not None else "by you"
+    by = f"by {parent.label}" if parent is not None else "by you"
     if report.inputs:
         by += f", with {formatting.plural(report.inputs, 'artifact')} of other tasks"
     lines = [heading("asked", "Task", by)]
@@ -198,20 +199,20 @@ def _tasks(view: PageContext) -> list[PageLine]:
     note = f"{ended} of {len(tasks)} done" + (f", {failed} failed" if failed else "")
     step = current_step([each.status for each in tasks]) if plans else None
     if step is not None:
-        note += f", at step {step + 1}: {clip(sanitize(tasks[step].name), 40)}"
+        note += f", at step {step + 1}: {clip(tasks[step].label, 40)}"
     return [heading("tasks", "Tasks", note), *(_task(view, each) for each in tasks), blank("tasks.end")]
 
 
 def _task(view: PageContext, task: TaskFacts) -> PageLine:
     condition, worker = task_condition(task), view.snapshot.agent(task.assigned_agent)
     text = task.error or task.result
-    # Where there is nothing but a word to say of it, the title has the room.
+    # Where there is nothing but a word to say of it, the name has the room.
     room = (
         max(12, min(40, view.width // 3)) if text or worker is not None else max(12, min(80, view.width - 18))
     )
-    title = fit(sanitize(task.title or task.name), room)
+    name = fit(task.label, room)
     outcome = clip(" ".join(sanitize(text or condition.word).split()), 200)
-    pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (title, "text")]
+    pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (name, "text")]
     if task.attempt > 1:
         pieces.append((f" ↻{task.attempt - 1}", "retrying"))
     if worker is not None:
@@ -384,7 +385,7 @@ def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
     keeper = snapshot.agent(task.plan_id) or snapshot.agent(
         snapshot.session.planner_agent_id if snapshot.session else None
     )
-    name = sanitize(keeper.name or keeper.role) if keeper is not None else "the planner"
+    name = keeper.label if keeper is not None else "the planner"
     return f"to-do of {name}"
 
 
@@ -404,7 +405,9 @@ def task_summary(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list
 
 def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
     """The page of the task."""
-    lines = paragraph("task.title", task.title or task.name, width, role="strong", most=12)
+    lines = paragraph("task.name", with_role(task.label, task.role), width, role="strong")
+    if task.title != task.label:
+        lines += paragraph("task.title", task.title, width, most=12)
     lines += _role(snapshot, task, width)
     lines += _needs(snapshot, task)
     for name, text, role in (
@@ -450,7 +453,7 @@ def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:
         lines.append(
             PageLine(
                 f"task.needs.{each.id}",
-                ((f"  {condition.glyph} ", condition.role), (sanitize(each.title or each.name), "text")),
+                ((f"  {condition.glyph} ", condition.role), (each.label, "text")),
             )
         )
     if len(needed) > _MOST_NAMED:

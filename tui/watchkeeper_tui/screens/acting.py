@@ -273,10 +273,12 @@ class ActingScreen(WatchScreen):
 
         snapshot, hosted = self.watch_app.snapshot, self.target.hosted
         session, agent = snapshot.session, snapshot.agent(asked.agent_id)
-        task = next((each.title for each in snapshot.tasks if each.id == asked.task_id), "")
+        task = snapshot.task(asked.task_id)
         workspace = session.workspace if session is not None else ""
         preliminary = question_from_text(
-            asked.id, asked.tool, asked.question, agent=agent.name if agent is not None else asked.agent_id, task=task,
+            asked.id, asked.tool, asked.question, agent=agent.name if agent is not None else asked.agent_id,
+            role=agent.role if agent is not None else "", task=task.label if task is not None else "",
+            title=task.title if task is not None else "",
             workspace=workspace, folder=asked.folder, cause=asked.cause, note=asked.note,
         )  # fmt: skip
         screen = ApprovalScreen(

@@ -585,7 +585,7 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
 
     yield ((reveal(question.headline).replace("\n", " "), "waiting"),)
     if question.cause != EXTERNAL:
-        yield from named("task", question.task or "none: it is the planner")
+        yield from named("task", question.described_task or "none: it is the planner")
     yield from named("folder", question.folder)
     if question.folder != question.workspace:
         yield from named("", f"in the workspace {question.workspace}", "muted")

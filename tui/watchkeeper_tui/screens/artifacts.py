@@ -57,7 +57,7 @@ class ArtifactList(RowView[ArtifactFacts]):
         return (
             ((sanitize(row.name), "text"), (again, "muted")),
             ((size, "muted"),),
-            ((sanitize((agent.name or agent.role) if agent is not None else row.agent_id or ""), "muted"),),
+            ((agent.label if agent is not None else sanitize(row.agent_id or ""), "muted"),),
             ((formatting.when(row.created_at, self.watch_app.now()), "muted"),),
         )
 

@@ -22,6 +22,7 @@ from watchkeeper.store.agent_snapshot import (
     passes_of,
 )
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Target
@@ -125,7 +126,7 @@ def read_sides(connection: Connection, compaction_id: int) -> Sides | None:
     if detail is None:
         return None
     row = connection.execute(
-        "SELECT s.id, substr(coalesce(s.title, s.goal), 1, 200), a.name FROM agents a JOIN sessions s ON s.id = a.session_id"
+        f"SELECT s.id, substr(coalesce(s.title, s.goal), 1, 200), {AGENT_NAME} FROM agents a JOIN sessions s ON s.id = a.session_id"  # noqa: S608
         " WHERE a.id = ?",
         (detail.facts.agent_id,),
     ).fetchone()
@@ -157,7 +158,7 @@ def header_pieces(
     glyph, role, word = pass_look(facts.status)
     first: list[Piece] = [
         (f" Compaction{which}  ", "strong"),
-        (f"{clip(sanitize(agent.name or agent.role), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
+        (f"{clip(agent.full_label, 40) if agent else sanitize(facts.agent_id)}  ", "text"),
         (f"{glyph} {word}  ", role),
     ]
     if facts.tokens_before is not None and facts.tokens_after is not None:

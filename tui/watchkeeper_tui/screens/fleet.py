@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from watchkeeper.records.text import question_words
 from watchkeeper.records.usage_limits import limit_text
+from watchkeeper.records.waiting import Waiting, waiting_word
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.external import External, ExternalQuestion, ExternalSession
 from watchkeeper.store.imports import imported_from
@@ -108,23 +109,27 @@ def fleet_condition(
         question = question_words(row.question.tool, row.question.text)
         words = f"{row.question.agent or 'an agent'}: {row.question.tool} {question}"
         return Condition(
-            "?", "needs you" + (f" {row.questions}" if row.questions > 1 else ""), "waiting", _line(words)
+            "?",
+            Waiting.QUESTION + (f" {row.questions}" if row.questions > 1 else ""),
+            "waiting",
+            _line(words),
         )
     if row.budget_reached and state is SessionState.PAUSED:
-        return Condition("‖", "budget", "waiting", reason or "too little of the budget is left")
+        return Condition("‖", Waiting.BUDGET, "waiting", reason or "too little of the budget is left")
     if state is SessionState.DEAD and row.queued_at is not None:
         return Condition("◷", "queued", "muted", "waits for a worker; w lists them, and wk show says why")
     if state is SessionState.DEAD:
         limit = f"; {limit_text(row.limit, now)}" if row.limit is not None else ""
         return Condition("†", "stopped", "dead", f"the background process is gone; r there continues{limit}")
     if row.limit is not None and not row.working:
-        return Condition("◷", "limit", "slot", limit_text(row.limit, now))
+        return Condition("◷", Waiting.LIMIT, "slot", limit_text(row.limit, now))
     quiet = now - row.last_active
     if state is SessionState.LIVE and row.working and quiet >= SILENT_SECONDS:
         return Condition("!", f"silent {formatting.duration(quiet)}", "silent", _line(row.task or ""))
     glyph, _ = SESSION_BADGES[state]
     note = _line(row.task or "") if state is SessionState.LIVE else reason
-    return Condition(glyph, state_word(state, row.status), _ROLES.get(state, "muted"), note)
+    waits = waiting_word(row.status, row.status_reason) if state is SessionState.PAUSED else None
+    return Condition(glyph, waits or state_word(state, row.status), _ROLES.get(state, "muted"), note)
 
 
 def _line(text: str) -> str:

@@ -140,7 +140,7 @@ def live_help(pane: str) -> list[Group]:
         (
             "States",
             [
-                ("● working  ◔ slot  ? needs you", "‖ paused  ↻ retrying  ! silent"),
+                ("● working  ◔ slot  ? question", "‖ paused  ↻ retrying  ! silent"),
                 (
                     "✓ done  ✗ failed  † stopped  ○ idle",
                     "· pending  ~ stale  × cancelled  □ ended  - dropped",
@@ -660,9 +660,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             return
         agent = row.agent.id if row.agent is not None else row.agent_ids[0]
         others = [each for each in row.agent_ids if each != agent]
-        name = sanitize(
-            row.agent.name if row.agent is not None else row.task.title if row.task is not None else ""
-        )
+        name = row.name
         title = (
             f"{clip(name, 40)} and {formatting.plural(len(others), 'agent')} below"
             if others

@@ -19,6 +19,7 @@ from watchkeeper.store.agent_snapshot import (
     passes_of,
 )
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.search.messages import search
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages.memory import PASS_KEY
@@ -501,7 +502,7 @@ def read_around(
     """The messages around a message, or behind an observation, and the other places of the words in its session; None if
     it is gone. `known`: what was read before on this screen. `until`: the last message that there is; 0: all."""
     row = connection.execute(
-        "SELECT a.name, a.last_seq, substr(coalesce(s.title, s.goal), 1, 200) FROM agents a JOIN sessions s"
+        f"SELECT {AGENT_NAME}, a.last_seq, substr(coalesce(s.title, s.goal), 1, 200) FROM agents a JOIN sessions s"  # noqa: S608
         " ON s.id = a.session_id"
         " WHERE a.id = ? AND s.id = ?",
         (place.agent_id, session_id),

@@ -299,7 +299,7 @@ class PlanScreen(PageScreen, ActingScreen):
 
 
 def graph_rows(snapshot: Snapshot) -> list[GraphRow]:
-    """A row for each task of the plan: the graph, its title, what it waits for and how many wait for it."""
+    """A row for each task of the plan: the graph, its name, what it waits for and how many wait for it."""
     tasks = in_order(snapshot.tasks)
     by_id = {task.id: task for task in tasks}
     glyphs: dict[str, Piece] = {}
@@ -316,11 +316,11 @@ def graph_rows(snapshot: Snapshot) -> list[GraphRow]:
             by_id[need] for need in task.depends_on if need in by_id and by_id[need].status not in _OVER
         ]
         words: list[Piece] = [
-            (_line(task.title or task.name), "text"),
+            (task.label, "text"),
             (f"  {sanitize(task.status)}", glyphs[task.id][1]),
         ]
         if open_needs and task.status not in _OVER:
-            names = ", ".join(_line(need.title or need.name) for need in open_needs[:MOST_NAMES])
+            names = ", ".join(need.label for need in open_needs[:MOST_NAMES])
             more = f" and {len(open_needs) - MOST_NAMES} more" if len(open_needs) > MOST_NAMES else ""
             words += [("  ", "text"), (f"waits for {names}{more}", "waiting")]
         if waiting.get(task.id) and task.status not in _OVER:

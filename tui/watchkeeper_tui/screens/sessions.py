@@ -26,6 +26,7 @@ from watchkeeper.store.library import (
     rename_session,
     restore_session,
 )
+from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.search.messages import (
     ORDERS,
     RANKED_MESSAGES,
@@ -134,7 +135,8 @@ def _is_named(row: SessionLine, words: Sequence[str]) -> bool:
 def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:
     """What agents are called, by id."""
     rows = connection.execute(
-        "SELECT id, name FROM agents WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(agent_ids),)
+        f"SELECT id, {AGENT_NAME} FROM agents a WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608
+        (json.dumps(agent_ids),),
     )
     return {row[0]: row[1] for row in rows}
 

@@ -207,9 +207,7 @@ class TimelineView(RowView[TimelineAgent]):
         return (Column("agent", self.name_cells), Column(self._ticks(), 10, flexible=True))
 
     def row_cells(self, row: TimelineAgent) -> Sequence[Cell]:
-        name, task = _names(row)
-        room = max(0, self.name_cells - len(name))
-        return ([(clip(name, self.name_cells), "text"), (clip(task, room), "muted")], self._axis_pieces(row))
+        return ([(clip(_indented(row), self.name_cells), "text")], self._axis_pieces(row))
 
     def update(self, timeline: Timeline, now: float) -> None:
         """Show this reading. The cursor stays at its moment, or at the end if it was there."""
@@ -220,7 +218,7 @@ class TimelineView(RowView[TimelineAgent]):
             self._marks.setdefault(mark.agent_id, []).append(mark)
         if not self.cursor or at_end:
             self.cursor = now
-        self._longest_name = max((len("".join(_names(row))) for row in timeline.agents), default=0)
+        self._longest_name = max((len(_indented(row)) for row in timeline.agents), default=0)
         self.set_rows(timeline.agents)
         self.laid_out()  # with the width that a scrollbar leaves
         self.refresh()
@@ -447,9 +445,7 @@ class TimelineScreen(ReadingScreen):
         ]
         legend += [(MARKS[MarkKind.KILLED], "process stopped"), (MARKS[MarkKind.RESUMED], "resumed")]
         legend.sort(
-            key=lambda each: (
-                each[1] not in ("working", "tool", "waiting for you", "failed", "process stopped")
-            )
+            key=lambda each: each[1] not in ("working", "tool", "question", "failed", "process stopped")
         )
         pieces: list[Piece] = []
         left = self.size.width - 6
@@ -466,7 +462,7 @@ class TimelineScreen(ReadingScreen):
         if agent is None:
             return ()
         pieces: list[Piece] = [
-            (clip(sanitize(agent.name), 32), "accent"),
+            (clip(agent.label, 40), "accent"),
             (f"  {formatting.time_of_day(view.cursor)}  ", "muted"),
         ]
         if mark is not None:
@@ -555,9 +551,9 @@ class TimelineScreen(ReadingScreen):
         ]
 
 
-def _names(row: TimelineAgent) -> tuple[str, str]:
-    """An agent's name below the one that started it, and its task."""
-    return "  " * min(row.depth, 3) + sanitize(row.name), f"  {sanitize(row.task)}" if row.task else ""
+def _indented(row: TimelineAgent) -> str:
+    """An agent's name below the one that started it."""
+    return "  " * min(row.depth, 3) + row.label
 
 
 def _seconds(seconds: float) -> str:

@@ -15,6 +15,7 @@ from textual.reactive import reactive, var
 from watchkeeper.records.messages import context_percent
 from watchkeeper.store.agent_snapshot import TurnFacts, newest_turns
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.names import with_role
 from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, RoleFacts, TaskFacts, roles_of
 from watchkeeper_tui import formatting
 from watchkeeper_tui.formatting import EventLine
@@ -49,12 +50,12 @@ NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
 NOTE_CELLS = 18
 """Cells kept for the note of a row's state beside a long name."""
-MOST_TITLE_CELLS = 80
-"""A title longer than this takes no more room from other columns."""
+MOST_NAME_CELLS = 80
+"""A name longer than this takes no more room from other columns."""
 TREE_CELLS = 6
-"""Cells before a title for the lines of the tree."""
+"""Cells before a name for the lines of the tree."""
 FIGURES_CELLS = 34
-"""Cells of the columns that no title takes the room of: state, context, tokens and cost."""
+"""Cells of the columns that no name takes the room of: state, context, tokens and cost."""
 TREE_NAME_CELLS = 14
 """Cells kept for a name that is deep in the tree."""
 
@@ -89,7 +90,6 @@ class PlanView(RowView[PlanRow]):
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("S", 1),
         Column("task / agent", 24, flexible=True),
-        Column("agent", 12, drop=5),
         Column("model", 9, drop=4),
         Column("context", CONTEXT_CELLS, drop=1),
         Column("tokens", 6, right=True, drop=2),
@@ -121,8 +121,8 @@ class PlanView(RowView[PlanRow]):
         self._rates: dict[str, float] = {}
         """Dollars a minute by agent."""
         self._nobody = self._said = ""
-        self._titles_of: tuple[TaskFacts, ...] = ()
-        self._longest_title = 0
+        self._names_of: tuple[TaskFacts, ...] = ()
+        self._longest_name = 0
         self._columns_for: tuple[int, Sequence[Column]] = (0, self.COLUMNS)
         self._columns: Sequence[Column] = self.COLUMNS
 
@@ -130,19 +130,22 @@ class PlanView(RowView[PlanRow]):
         """Show this plan as of `now`."""
         self._now = now
         self._rates = dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {}
-        if snapshot.tasks is not self._titles_of:
-            self._titles_of = snapshot.tasks
-            longest = max((cell_len(task.title[:MOST_TITLE_CELLS]) for task in snapshot.tasks), default=0)
-            if longest + TREE_CELLS != self._longest_title:
-                self._longest_title, self._widths_for = longest + TREE_CELLS, -1
+        if snapshot.tasks is not self._names_of:
+            self._names_of = snapshot.tasks
+            longest = max(
+                (cell_len(with_role(task.label, task.role)[:MOST_NAME_CELLS]) for task in snapshot.tasks),
+                default=0,
+            )
+            if longest + TREE_CELLS != self._longest_name:
+                self._longest_name, self._widths_for = longest + TREE_CELLS, -1
                 self.refresh()
         self._nobody = "" if snapshot.agents or snapshot.tasks else nobody_yet(snapshot)
         self._shape(snapshot)
 
     def columns(self) -> Sequence[Column]:
-        """Titles have the room that they need before the names of agents and models, which the agent pane has too."""
+        """Names have the room that they need before the models, which the agent pane has too."""
         columns = self.BY_RATE if self.order == "rate" else self.COLUMNS
-        wanted = min(self._longest_title, self.scrollable_content_region.width - FIGURES_CELLS)
+        wanted = min(self._longest_name, self.scrollable_content_region.width - FIGURES_CELLS)
         if (wanted, columns) != self._columns_for:
             self._columns_for = (wanted, columns)
             self._columns = [
@@ -224,7 +227,7 @@ class PlanView(RowView[PlanRow]):
         role = self._role(row.task)
         if role is not None:
             model = f" {sanitize(formatting.model_name(role.model))}" if agent is None else ""
-            name.append((f"  {sanitize(role.role)} ({sanitize(role.source)}){model}", "muted"))
+            name.append((f"  {sanitize(role.source)}{model}", "muted"))
         if row.hidden:
             name.append((f" +{row.hidden}", "muted"))
         if agent is None and not row.tokens and row.cost_usd is None:
@@ -261,7 +264,6 @@ class PlanView(RowView[PlanRow]):
         return (
             [(condition.glyph, condition.role)],
             name,
-            [(sanitize(agent.name) if agent and row.task else "", "muted")],
             [(sanitize(formatting.model_name(agent.model)) if agent else "", "muted")],
             context,
             [(sum_of + formatting.tokens(row.tokens) if row.tokens else "", "tokens")],
@@ -285,7 +287,7 @@ class PlanView(RowView[PlanRow]):
         fitted = clip_pieces(
             name, max(TREE_NAME_CELLS, whole - min(pieces_width([(word, "")]), NOTE_CELLS) - 2)
         )
-        begin = sum(width + 1 for width in self._widths[1:4] if width) if note else whole - len(word)
+        begin = sum(width + 1 for width in self._widths[1:3] if width) if note else whole - len(word)
         return [
             *fitted,
             (" " * max(2, begin - pieces_width(fitted)), "text"),
@@ -298,8 +300,8 @@ class PlanView(RowView[PlanRow]):
         return prefix if len(prefix) <= max(4, room) else "…" + prefix[1 - max(4, room) :]
 
 
-NAME_CELLS = 12
-"""Of an agent's name; where all are shorter, what happened has the rest."""
+NAME_CELLS, WIDE_NAME_CELLS, WIDE_FROM = 12, 20, 70
+"""Of an agent's name, also in a pane of so many columns; where all are shorter, what happened has the rest."""
 
 
 class EventFilter:
@@ -358,7 +360,8 @@ class EventsView(RowView[EventLine]):
         """Show those of these events that have the words of the filter; `names` are agents' names by id."""
         if names is not self._names:
             self._names = names
-            cells = max(min(NAME_CELLS, max(map(cell_len, names.values()), default=0)), 4)
+            most = NAME_CELLS if self.size.width < WIDE_FROM else WIDE_NAME_CELLS
+            cells = max(min(most, max(map(cell_len, names.values()), default=0)), 4)
             if cells != self._columns[1].cells:
                 self._columns = [
                     replace(column, cells=cells) if column.title == "agent" else column
@@ -525,12 +528,12 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             return (
                 [
                     ("… ", "faint"),
-                    (fit(sanitize(row.name), 12) + " ", "text"),
+                    (fit(row.label, NAME_CELLS) + " ", "text"),
                     *bar,
                     (note, "muted" if left else "bar_high"),
                 ],
             )
-        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), 12)
+        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), NAME_CELLS)
         return (compaction_pieces(row, self._now, name=name),)
 
     def _when(self, agent: AgentFacts, left: int) -> str:

@@ -34,6 +34,7 @@ from watchkeeper.store.driver import (
     plain,
 )
 from watchkeeper.store.imports import PARTIAL
+from watchkeeper.store.names import TASK_NAME
 from watchkeeper.store.search.index import Interrupted, Place, Walk, facts_holding
 from watchkeeper.store.search.postgres_index import LONGEST_WORD_BYTES, Word
 from watchkeeper.store.search.words import WordTable, cjk, quoted, words_of
@@ -774,7 +775,7 @@ _SELECT = (
 
 
 _NAMES = (
-    " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND lower(t.title) LIKE ? ESCAPE '\\')"
+    " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND lower(t.name || ' ' || t.title) LIKE ? ESCAPE '\\')"
     " OR EXISTS (SELECT 1 FROM outputs o WHERE o.session_id = s.id AND lower(o.name) LIKE ? ESCAPE '\\')"
 )
 
@@ -799,7 +800,7 @@ def list_sessions(
     """At most `limit` sessions that pass the filters of `search` and hold its other words; no deleted ones.
 
     The words are looked for, as parts of words too, in goal, title, id, workspace, model, tags and state, in
-    facts, in the titles of tasks and in the names of artifacts; the sessions `also` named hold them elsewhere
+    facts, in the names and titles of tasks and in the names of artifacts; the sessions `also` named hold them elsewhere
     (`search_messages`). `order` is one of `ORDERS`.
     """
     filters = parse_filters(search)
@@ -845,7 +846,7 @@ class SessionPreview:
     session_id: str
     goal: str
     tasks: tuple[tuple[str, str], ...]
-    """Status and title of each task of the plan, in its order; at most `PREVIEW_TASKS`."""
+    """Status and name of each task of the plan, in its order; at most `PREVIEW_TASKS`."""
     last_words: str
     """The newest reply with text of the agent that began the session; empty if there is none."""
     spans: tuple[tuple[float, float | None], ...]
@@ -860,7 +861,7 @@ def session_preview(connection: Connection, session_id: str) -> SessionPreview |
     if row is None:
         return None
     tasks = connection.execute(
-        "SELECT status, substr(title, 1, 300) FROM tasks WHERE session_id = ? ORDER BY position, id LIMIT ?",
+        f"SELECT status, substr({TASK_NAME}, 1, 300) FROM tasks t WHERE session_id = ? ORDER BY position, id LIMIT ?",
         (session_id, PREVIEW_TASKS),
     ).fetchall()
     agents = connection.execute(
@@ -871,7 +872,7 @@ def session_preview(connection: Connection, session_id: str) -> SessionPreview |
     return SessionPreview(
         session_id,
         row[0],
-        tuple((status, title) for status, title in tasks),
+        tuple((status, name) for status, name in tasks),
         _last_words(connection, first) if first is not None else "",
         tuple((began, ended) for _, began, ended in agents),
     )

@@ -35,6 +35,7 @@ from watchkeeper.records.text import (
 from watchkeeper.store.database import unfinished
 from watchkeeper.store.driver import Connection, Queries, decode, decode_or
 from watchkeeper.store.imports import partial_reason, totals_gaps
+from watchkeeper.store.names import AGENT_NAME, task_name
 from watchkeeper.store.receipts import Receipt, session_receipts
 from watchkeeper.store.statistics import Activity, TimelineReader, merged
 from watchkeeper.transcripts.export.document import write_json
@@ -205,10 +206,10 @@ _SESSION = (
     " FROM sessions WHERE id = ?"
 )
 _AGENTS = (
-    "SELECT id, name, role, model, status, status_reason AS reason, current_goal AS goal, attempt, task_id,"
+    f"SELECT id, {AGENT_NAME} AS name, role, model, status, status_reason AS reason, current_goal AS goal, attempt, task_id,"  # noqa: S608
     " parent_agent_id AS parent_id, last_seq AS messages, active_seconds AS seconds, input_tokens, output_tokens,"
     " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, compactions"
-    " FROM agents WHERE session_id = ? ORDER BY ordinal"
+    " FROM agents a WHERE session_id = ? ORDER BY ordinal"
 )
 _FACTS = (
     "SELECT id, kind, text, sources AS pointers_stored, pinned, superseded_by FROM facts WHERE session_id = ?"
@@ -274,13 +275,15 @@ _TASK_TEXTS = {"instructions": 20_000, "result": 20_000, "error": 4_000}
 
 
 def _tasks(rows: _Rows, session_id: str) -> list[Row]:
-    """Tasks with `texts` (instructions, result and error, as far as they exist, each of several lines) and `needs`
-    (titles of the tasks that each waits for)."""
+    """Tasks with `label` (the name of each), `texts` (instructions, result and error, as far as they exist, each of
+    several lines) and `needs` (names of the tasks that each waits for)."""
     found = [*rows.shown(_TASKS, session_id)]
-    titles = {row["id"]: row["title"] for row in found}
+    for row in found:
+        row["label"] = task_name(row["name"], row["title"], row["role"])
+    names = {row["id"]: row["label"] for row in found}
     needs: dict[str, list[str]] = {}
     for row in rows.all(_NEEDS, session_id):
-        needs.setdefault(row["task_id"], []).append(titles.get(row["depends_on"], line(row["depends_on"])))
+        needs.setdefault(row["task_id"], []).append(names.get(row["depends_on"], line(row["depends_on"])))
     for row in found:
         row["texts"] = {
             name.capitalize(): text_lines(rows.clean(text), limit)
