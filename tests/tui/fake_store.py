@@ -118,11 +118,13 @@ class FakeSession:
         needs: tuple[str, ...] = (),
         **values: Any,
     ) -> str:
+        """Without another `name`, a task is named as its `agent` was made, and so is that."""
+        doer = self.connection.execute("SELECT name FROM agents WHERE id = ?", (agent,)).fetchone()
         row: dict[str, Any] = {
             "id": task_id,
             "session_id": self.id,
             "parent_plan_id": "plan1",
-            "name": task_id,
+            "name": doer[0] if doer else task_id,
             "position": int(self.connection.execute("SELECT count(*) FROM tasks").fetchone()[0]),
             "title": title,
             "instructions": title,

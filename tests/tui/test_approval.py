@@ -83,7 +83,7 @@ async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Des
     )  # fmt: skip
     async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
-        for words in ("explorer-1 wants to run bash", "task    Explore core", "folder  /srv/billing/sub", "/srv/billing", "git status",
+        for words in ("explorer-1 (explorer) wants to run bash", "task    explorer-1: Explore core", "folder  /srv/billing/sub", "/srv/billing", "git status",
                       "why     it ran 3 times already", "timeout_ms", "7000"):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press("a")
@@ -397,7 +397,7 @@ async def test_what_was_allowed_is_listed_and_revoked_from_the_command_bar(desk:
         desk.session.connection, "permission_grants", id=7, session_id=desk.session.id, tool="bash", pattern="git status *",
         granted_by="ada (dashboard)", created_at=desk.session.now,
     )  # fmt: skip
-    async with desk.shown("Explore core", size=(80, 24)) as pilot:
+    async with desk.shown("explorer-1", size=(80, 24)) as pilot:
         await pilot.press("colon", "ctrl+u", *"grants", "enter")
         await shows(pilot, "bash: git status *", "ada (dashboard)")
         await pilot.press("7", "enter")

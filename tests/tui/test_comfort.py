@@ -56,7 +56,7 @@ async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path:
 async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(desk, tmp_path, content):
     path = tmp_path / "layout.json"
     path.write_text(content)
-    async with desk.shown("Explore core", layout_path=path) as pilot:
+    async with desk.shown("explorer-1", layout_path=path) as pilot:
         if not content.endswith("true}"):
             await shows(pilot, "layout.json is not used")
         await pilot.press("o")
@@ -261,7 +261,7 @@ async def test_the_metrics_of_an_agent_tell_what_those_below_it_took(desk: Desk)
 
 
 async def test_the_help_breaks_long_lines_and_cuts_none(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=(80, 24)) as pilot:
+    async with desk.shown("explorer-1", size=(80, 24)) as pilot:
         await pilot.press("question_mark")
         await shows(pilot, "This pane: the plan")
         assert "…" not in "".join(line[3:77] for line in text_of(pilot).splitlines())  # the rest is behind it
@@ -297,7 +297,7 @@ async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: De
 
 
 async def test_the_divider_says_why_it_does_not_move(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=(80, 24)) as pilot:
+    async with desk.shown("explorer-1", size=(80, 24)) as pilot:
         await pilot.press("less_than_sign")
         await shows(pilot, "where all four panes are shown")
         high = live(pilot).plan.size.height

@@ -47,7 +47,7 @@ async def test_what_has_no_price_is_called_so_in_the_plan_and_makes_the_sum_a_lo
     desk.session.set(unpriced_calls=12)
     async with desk.shown(size=WIDE) as pilot:
         await until(pilot, lambda: "$4.82+" in text_of(pilot).splitlines()[0])
-        assert any("Explore core" in line and "unpriced" in line for line in text_of(pilot).splitlines())
+        assert any("explorer-1" in line and "unpriced" in line for line in text_of(pilot).splitlines())
         assert any("planner" in line and "$0.44+" in line for line in text_of(pilot).splitlines())
         assert "unpriced  128k tok" in text_of(pilot)
 

@@ -59,7 +59,9 @@ async def test_the_clock_goes_on_while_a_task_of_an_ended_run_runs_again(desk: D
 async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it_is(desk: Desk) -> None:
     began = desk.session.now - 600
     desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
-    desk.session.task("item1", "Fix the flaky test", status="done", started_at=began, ended_at=began + 95)
+    desk.session.task(
+        "item1", "Fix the flaky test", role="", status="done", started_at=began, ended_at=began + 95
+    )
     async with desk.shown("Fix the flaky", row="task:item1") as pilot:
         await shows(pilot, "to-do of planner")
         shown = text_of(pilot)
@@ -69,10 +71,10 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
 
 
 async def test_a_task_that_waits_tells_for_which_others(desk: Desk) -> None:
-    async with desk.shown("Write the survey", row="task:t-survey") as pilot:
+    async with desk.shown("t-survey", row="task:t-survey") as pilot:
         await shows(pilot, "Waits for")
         below = text_of(pilot).split("Waits for", 1)[1]
-        assert "Explore core" in below
+        assert "explorer-1" in below
 
 
 async def test_the_parts_of_a_context_add_up_also_where_a_log_tells_only_some(desk: Desk) -> None:
@@ -89,7 +91,7 @@ async def test_a_window_that_is_unknown_is_no_window_of_nothing(desk: Desk) -> N
     async with desk.shown() as pilot:
         await shows(pilot, "window unknown", "51,000 tokens")
         shown = text_of(pilot)
-        row = next(line for line in shown.splitlines() if "Explore core" in line)
+        row = next(line for line in shown.splitlines() if "explorer-1" in line)
         assert "51k tok" in row
         assert "51k/0" not in shown
         assert "compacts near" not in shown
@@ -98,7 +100,7 @@ async def test_a_window_that_is_unknown_is_no_window_of_nothing(desk: Desk) -> N
 
 async def test_a_title_without_figures_has_the_room_of_the_columns_that_are_empty(desk: Desk) -> None:
     title = "Consolidate the fields of the plan into one"
-    desk.session.task("item1", title, status="done")
+    desk.session.task("item1", title, role="", status="done")
     async with desk.shown(title) as pilot:
         row = next(line for line in text_of(pilot).splitlines() if title in line)
         assert row[:60].rstrip("│ ").endswith("done")

@@ -50,7 +50,7 @@ async def test_the_fleet_looks_as_agreed(fleet: Desk, size: tuple[int, int]) -> 
 
 
 async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: Desk) -> None:
-    async with fleet.shown("Explore core") as pilot:
+    async with fleet.shown("explorer-1") as pilot:
         await pilot.press("W")
         await shows(pilot, "? 2 need you")
         shown = text_of(pilot)
@@ -166,7 +166,7 @@ async def test_w_lists_workers_with_their_sessions_and_a_queued_session_is_not_c
     )
     connection.execute("UPDATE approvals SET status = 'approved'")
     fleet.host_pid = None
-    async with fleet.shown("Explore core", size=(120, 30)) as pilot:
+    async with fleet.shown("explorer-1", size=(120, 30)) as pilot:
         await pilot.press("W")
         await shows(pilot, "◷ queued")
         await pilot.press("w")

@@ -29,7 +29,7 @@ def type_key(app: WatchkeeperApp, key: str, character: str) -> None:
 async def test_keys_of_one_burst_go_where_each_belongs(desk: Desk) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         for key, character in (("colon", ":"), *((each, each) for each in "resume")):
             type_key(app, key, character)
         await shows(pilot, "/resume")
@@ -42,7 +42,7 @@ async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key
     monkeypatch.setattr("watchkeeper_tui.keymap.LONGEST_WAIT", 1_000.0)  # however busy the machine is
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         chosen, happened = screen.plan.selected_id, []
@@ -76,7 +76,7 @@ async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key
 async def test_a_reading_is_shown_though_the_widget_of_the_last_key_is_gone(desk: Desk) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         app._passed_at, done = time.monotonic() + 1_000, []  # a key that never comes back
         app.after_keys(lambda: done.append("held"))
         app._tick()
@@ -87,7 +87,7 @@ async def test_a_reading_is_shown_though_the_widget_of_the_last_key_is_gone(desk
 
 
 async def test_more_events_than_before_lay_nothing_out(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         view = pilot.app.screen.query_one(EventsView)
         rows = [*view.rows] * 40
         view.update = lambda *_: None  # type: ignore[method-assign]  # a reading of the desk would show its few rows again
@@ -104,7 +104,7 @@ async def test_more_events_than_before_lay_nothing_out(desk: Desk) -> None:
 async def test_a_copied_roster_goes_its_own_way(desk: Desk) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         snapshot = app.snapshot
         roster = Roster()
         roster.update(snapshot, snapshot.read_at)
@@ -123,7 +123,7 @@ async def test_a_copied_roster_goes_its_own_way(desk: Desk) -> None:
 async def test_keys_typed_on_while_the_program_ends_are_nobodys(desk: Desk) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         stack, app._screen_stack[:] = list(app._screen_stack), []
         try:
             await app.on_event(events.Key("j", "j"))

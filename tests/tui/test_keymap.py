@@ -112,7 +112,7 @@ async def test_every_footer_and_help_shows_the_users_keys_and_a_path_says_where_
     desk: Desk, opens: str, binding: str, old: str, own: str, explained: str
 ) -> None:
     for keys, shown, gone in (({}, old, own), ({binding: "f6"}, own, old)):
-        async with desk.shown("Explore core", size=(200, 30), settings=Settings(keys=keys)) as pilot:
+        async with desk.shown("explorer-1", size=(200, 30), settings=Settings(keys=keys)) as pilot:
             live = pilot.app.screen
             await pilot.press(opens)
             await shows(pilot, shown)
@@ -150,7 +150,7 @@ def keys_in_help(groups: list[tuple[str, list[tuple[str, str]]]]) -> set[str]:
     ids=" ".join,
 )  # fmt: skip
 async def test_the_help_of_a_screen_names_every_key_of_it(desk: Desk, keys: tuple[str, ...]) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press(*keys)
         await until(pilot, lambda: len(pilot.app.screen_stack) > 2 or not keys or keys[-1].isdigit())
         screen = pilot.app.screen

@@ -241,14 +241,14 @@ async def test_read_only_refuses_every_action(desk: Desk) -> None:
     desk.session.set(last_active=desk.time + 1)
     async with desk.shown("migrate billing", screen="sessions") as pilot:
         await pilot.press("v")
-        await shows(pilot, "open read-only", "Explore core")
+        await shows(pilot, "open read-only", "explorer-1")
         await pilot.press("p")
         await shows(pilot, "the session is open read-only")
         assert desk.control.submitted == 0
         await pilot.press("s")
         await opened(pilot, "migrate billing")
         await pilot.press("enter")
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         await pilot.press("p")
         await until(pilot, lambda: desk.control.submitted == 1)
 

@@ -19,7 +19,7 @@ WIDE, SMALL = (120, 40), (80, 24)
 
 
 async def test_no_notice_hides_that_the_database_got_a_second_name(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         live(pilot).say("a notice", seconds=60)
         desk.path.with_name("second.db").hardlink_to(desk.path)
         desk.feed.wake()
@@ -39,7 +39,7 @@ async def test_a_transcript_folds_long_results_until_enter_and_shows_what_stream
 
 
 async def test_a_commit_by_another_process_is_shown_without_a_key_and_the_selection_stays_with_its_row(desk):
-    async with desk.shown("Explore core", row="task:t-docs") as pilot:
+    async with desk.shown("explorer-1", row="task:t-docs") as pilot:
         await pilot.pause()
         desk.session.agent("early001", "early")
         desk.session.task("t-early", "Comes first", agent="early001", position=-1)
@@ -103,7 +103,7 @@ async def test_the_header_says_how_the_session_stands(desk, status, hosted, badg
 
 
 async def test_a_frozen_view_stands_still_while_the_header_counts_on(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("f")
         desk.session.event("tool.done", "explorer1", tool="bash", preview="after the freeze")
         desk.session.event("tool.done", "explorer1", tool="bash", preview="later still")
@@ -145,7 +145,7 @@ async def test_scrolling_up_stops_following_and_counts_what_comes_as_the_filter_
 async def test_a_call_that_failed_says_why_below_its_row_and_a_chosen_pass_stays_chosen(desk: Desk) -> None:
     desk.session.call("explorer1", status="error", error="the service has too much to do")
     desk.session.compaction("explorer1", tokens_before=30_000, ended_at=desk.time - 60)
-    async with desk.shown("Explore core", row="task:t-core") as pilot:
+    async with desk.shown("explorer-1", row="task:t-core") as pilot:
         await pilot.press("3", "right", "right")
         await until(pilot, lambda: "the service has too much to do" in text_of(pilot).split("[Calls]")[-1])
         await pilot.press("4", "j")
@@ -158,7 +158,7 @@ async def test_a_call_that_failed_says_why_below_its_row_and_a_chosen_pass_stays
 
 
 async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: Desk) -> None:
-    async with desk.shown("Explore core", row="task:t-core") as pilot:
+    async with desk.shown("explorer-1", row="task:t-core") as pilot:
         await pilot.press("3", "c")
         await pilot.pause()
         before = text_of(pilot)
@@ -183,13 +183,13 @@ async def test_brackets_walk_the_agents_and_e_goes_to_what_needs_you(desk: Desk)
 
 
 async def test_a_filter_narrows_the_plan_as_it_is_typed_says_if_nothing_is_left_and_esc_takes_it_back(desk):
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("slash", *"docs")
-        await shows(pilot, "Explore docs", without="Explore core")
+        await shows(pilot, "explorer-3", without="╴explorer-1")
         await pilot.press("ctrl+u", *"zebra")
         await shows(pilot, "nothing here has these words: zebra")
         await pilot.press("enter", "escape")
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
 
 
 def test_every_part_of_a_snapshot_is_frozen() -> None:
@@ -213,7 +213,7 @@ def test_every_part_of_a_snapshot_is_frozen() -> None:
 
 async def test_no_color_paints_without_any_colour(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         for strip in pilot.app.screen._compositor.render_strips():
             for segment in strip:
                 style = segment.style
@@ -224,14 +224,14 @@ async def test_no_color_paints_without_any_colour(desk: Desk, monkeypatch: pytes
 async def test_every_shipped_theme_can_be_chosen_live(desk: Desk) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         assert len(app.themes) >= 6
         await pilot.press("colon", "ctrl+u", *"/theme phosphor", "enter")
         await until(pilot, lambda: app.theme == "phosphor")
         for name in app.themes:
             app.choose_theme(name)
             await pilot.pause()
-            assert "Explore core" in text_of(pilot)
+            assert "explorer-1" in text_of(pilot)
 
 
 async def test_the_rows_are_drawn_by_one_view_only_as_far_as_they_are_in_sight(large_desk: Desk) -> None:

@@ -41,7 +41,7 @@ def held(desk: Desk) -> Iterator[None]:
 
 async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(rollback_desk: Desk) -> None:
     desk = rollback_desk
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         with held(desk):
             desk.feed.wake()
             await shows(pilot, "is locked by another program", seconds=4)
@@ -63,7 +63,7 @@ async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(r
 
 async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(rollback_desk):
     desk = rollback_desk
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         with held(desk):
             await pilot.press("s")
             await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
@@ -79,7 +79,7 @@ async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was
 
 async def test_a_replay_that_meets_a_lock_begins_when_it_is_gone(rollback_desk: Desk) -> None:
     desk = rollback_desk
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         with held(desk):
             pilot.app.open_replay(desk.session.id)  # type: ignore[attr-defined]
             await shows(pilot, "is locked by another program", seconds=4)
@@ -88,7 +88,7 @@ async def test_a_replay_that_meets_a_lock_begins_when_it_is_gone(rollback_desk: 
 
 
 async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: Desk) -> None:
-    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
+    async with desk.shown("explorer-1", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             await pilot.press("p", "j")
             await shows(pilot, "… pause explorer-1")
@@ -102,7 +102,7 @@ async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: 
 
 async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(desk, monkeypatch):
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
-    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
+    async with desk.shown("explorer-1", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             await pilot.press("p")
             await shows(pilot, "is locked by another program")
@@ -110,7 +110,7 @@ async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(
 
 
 async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(desk: Desk) -> None:
-    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
+    async with desk.shown("explorer-1", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             await pilot.press("q", "p")
             await shows(pilot, "pausing the run")
@@ -122,7 +122,7 @@ async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(
 
 async def test_a_run_that_could_not_be_paused_is_not_left(desk, monkeypatch):
     monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.3)
-    async with desk.shown("Explore core", control=StoreControl(desk.path)) as pilot:
+    async with desk.shown("explorer-1", control=StoreControl(desk.path)) as pilot:
         with held(desk):
             await pilot.press("q", "p")
             await shows(pilot, "not paused: ")
@@ -132,7 +132,7 @@ async def test_a_run_that_could_not_be_paused_is_not_left(desk, monkeypatch):
 
 async def test_a_change_of_a_session_waits_for_the_lock_and_says_so(desk: Desk) -> None:
     desk.host_pid = None
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("s")
         await shows(pilot, desk.session.id)
         with held(desk):

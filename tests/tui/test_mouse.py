@@ -18,15 +18,15 @@ async def click(pilot: Pilot[int], words: str, *, times: int = 1) -> None:
 
 async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> None:
     async with desk.shown("3 explorer-1") as pilot:
-        await click(pilot, "Explore tui")
+        await click(pilot, "explorer-2")
         await shows(pilot, "3 explorer-2")
         await click(pilot, "▾ planner")
-        await shows(pilot, "▸ planner", without="Explore tui")
+        await shows(pilot, "▸ planner", without="╴explorer-2")
         await click(pilot, "▸ planner")
-        await shows(pilot, "Explore tui")
+        await shows(pilot, "explorer-2")
         await click(pilot, " Transcript")
         await shows(pilot, "[Transcript]")
-        await click(pilot, "Explore core")
+        await click(pilot, "explorer-1")
         for answer, commands in (("n no", []), ("y yes", ["compact"])):
             await click(pilot, "C Compact")
             await shows(pilot, "y yes")
@@ -35,7 +35,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
             await until(
                 pilot, lambda commands=commands: [each[0] for each in desk.session.commands()] == commands
             )
-        await click(pilot, "Explore core", times=2)
+        await click(pilot, "explorer-1", times=2)
         await shows(pilot, without="1 Plan")
 
 
@@ -72,7 +72,7 @@ async def test_the_marks_of_the_tree_fold_in_a_replay_too(desk: Desk) -> None:
 
 async def test_the_mouse_drags_the_dividers_between_the_panes_also_in_replay(desk: Desk) -> None:
     told_session(desk)
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         for wanted in ((80, 28), (40, 12)):
             plan = pilot.app.screen.query_one("#plan")
             crossing = (plan.region.right - 1, plan.region.bottom)

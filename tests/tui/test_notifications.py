@@ -57,7 +57,7 @@ def limit(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("happens", "said"),
     [
-        (limit, "usage limit reached"), (ask, "explorer-1 needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"),
+        (limit, "usage limit reached"), (ask, "explorer-1 (explorer) needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"),
         (overspend, "budget reached"), (finish, "run finished"),
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ async def test_what_happens_while_nobody_looks_is_told(desk, monkeypatch, happen
     )  # fmt: skip
     app = desk.app(settings=Settings(notifications=Notifications(terminal="osc9")))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         app.post_message(events.AppBlur())
         await pilot.pause()
         bytes_out = written(app, monkeypatch)
@@ -84,7 +84,7 @@ async def test_what_happens_while_nobody_looks_is_told(desk, monkeypatch, happen
 async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
@@ -96,7 +96,7 @@ async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.
 async def test_what_is_switched_off_is_not_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     app = desk.app(settings=Settings(notifications=Notifications(needs_input=False, when_focused=True)))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
@@ -151,7 +151,7 @@ async def test_notices_wait_for_whoever_comes_back_and_cover_little(desk, monkey
     monkeypatch.setattr("watchkeeper_tui.app.SEEN_SECONDS", 0.05)
     app = desk.app(settings=Settings(notifications=Notifications(terminal="off")))
     async with app.run_test(size=size, notifications=True) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         app.post_message(events.AppBlur())
         await pilot.pause()
         desk.session.connection.execute("UPDATE tasks SET status = 'failed'")
@@ -173,7 +173,7 @@ async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(desk, 
     monkeypatch.chdir(folder)
     app = desk.app()
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         app.save_picture()
         await shows(pilot, "✓ the picture is in ")
         assert "Explore" in next(folder.glob("*.svg")).read_text()

@@ -25,7 +25,7 @@ SIZES = ((120, 40), (80, 24))
 both_sizes = pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 
 LIVE: dict[str, tuple[list[str], str]] = {
-    "live": ([], "Explore core"), "transcript": (["3", "right"], "Thirty files of Python"),
+    "live": ([], "explorer-1"), "transcript": (["3", "right"], "Thirty files of Python"),
     "calls": (["3", "right", "right"], "prompt"), "metrics": (["3", "right", "right", "right"], "calls"),
     "compactions": (["3", *["right"] * 4], "1 pass"), "report": (["i"], "Result"),
     "prompt": (["3", "left"], "System prompt and tools"), "compact": (["C"], "are written again"),
@@ -204,8 +204,8 @@ async def test_a_changed_picture_is_told_in_words_and_else_in_colours(desk: Desk
     async with desk.shown(size=SIZES[1]) as pilot:
         await opened(pilot)
         picture = compact(pilot.app.export_screenshot(title="watchkeeper", simplify=True))
-    told = difference(picture, picture.replace("Explore docs", "Explore dogs"))
-    assert any(line.startswith("-") and "Explore docs" in line for line in told.splitlines())
+    told = difference(picture, picture.replace("explorer-3", "explorer-9"))
+    assert any(line.startswith("-") and "explorer-3" in line for line in told.splitlines())
     assert any(line.startswith("+") and "Explore dogs" in line for line in told.splitlines())
     repainted = picture.replace("fill:#8bd17c", "fill:#ff0000", 1)
     assert repainted != picture

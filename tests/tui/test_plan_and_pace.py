@@ -35,7 +35,7 @@ async def test_a_name_stays_in_sight_however_deep_it_stands(desk: Desk, size: tu
     for depth in range(40):
         desk.session.agent(f"deep{depth}", f"deep-{depth}", parent_agent_id=above)
         above = f"deep{depth}"
-    async with desk.shown("Explore core", size=size) as pilot:
+    async with desk.shown("explorer-1", size=size) as pilot:
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         await until(pilot, lambda: screen.plan.place_of("agent:deep39") is not None)
@@ -44,7 +44,7 @@ async def test_a_name_stays_in_sight_however_deep_it_stands(desk: Desk, size: tu
 
 
 async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=(160, 40)) as pilot:
+    async with desk.shown("explorer-1", size=(160, 40)) as pilot:
         for keys in ([], ["minus"]):
             await pilot.press(*keys)
             await until(
@@ -122,5 +122,5 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk, s
 @pytest.mark.parametrize("damaged", [None, "", "{}", "[1]", "[[]]", '[{"role": 3}]', "nul"])
 async def test_roles_that_are_missing_or_damaged_are_left_out(desk: Desk, damaged: str | None) -> None:
     desk.session.set(roles=damaged)
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         assert "role " not in text_of(pilot).splitlines()[1]

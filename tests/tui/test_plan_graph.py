@@ -82,9 +82,9 @@ async def test_enter_goes_to_the_task_and_hostile_text_stays_inert(desk: Desk) -
     insert(run.connection, "plans", id="plan1", session_id=run.id, **plan)
     insert(run.connection, "plan_revisions", plan_id="plan1", revision=1, at=NOW, reason=HOSTILE, goal="g", task_queue="[]",
            step_cursor=0, plan_graph_snapshot=graph)  # fmt: skip
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("d")
-        await shows(pilot, "waits for Explore core")
+        await shows(pilot, "waits for explorer-1")
         await pilot.press("v")
         await shows(pilot, "1 revision", "+ ")
         assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(text_of(pilot))

@@ -36,7 +36,7 @@ async def test_while_one_types_the_footer_tells_the_keys_of_typing(desk, screen,
 
 
 async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=SIZES[0]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[0]) as pilot:
         await pilot.press("slash", *"core")
         await click(pilot, "Apply")
         await until(pilot, lambda: "1 Plan  /core" in text_of(pilot) and "Freeze" in footer_of(pilot))
@@ -50,7 +50,7 @@ async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
 
 
 async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=SIZES[0]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[0]) as pilot:
         await pilot.press("C")
         await until(pilot, lambda: "y yes" in text_of(pilot) and footer_of(pilot).strip() == "esc Back")
         await pilot.press("n")
@@ -59,7 +59,7 @@ async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> N
 
 @pytest.mark.parametrize(("key", "kind"), [("P", "pause"), ("U", "redo")])
 async def test_enter_confirms_what_spends_and_loses_nothing(desk: Desk, key: str, kind: str) -> None:
-    async with desk.shown("Explore core", size=SIZES[0]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[0]) as pilot:
         await pilot.press(key)
         await shows(pilot, "y ↵ yes")
         await pilot.press("enter")
@@ -70,7 +70,7 @@ async def test_enter_confirms_what_spends_and_loses_nothing(desk: Desk, key: str
 async def test_leaving_a_run_that_goes_on_is_confirmed_by_enter(desk: Desk, key: str) -> None:
     app = desk.app()
     async with app.run_test(size=SIZES[0]) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         await pilot.press("q", key)
         await until(pilot, lambda: not app.is_running)
     assert (app.left_by, desk.session.commands()) == ("leave", [])
@@ -78,7 +78,7 @@ async def test_leaving_a_run_that_goes_on_is_confirmed_by_enter(desk: Desk, key:
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk, size):
-    async with desk.shown("Explore core", size=size, notifications=True) as pilot:
+    async with desk.shown("explorer-1", size=size, notifications=True) as pilot:
         pilot.app.notify("Survey this folder " * 6, title="run finished", timeout=1_000)
         await shows(pilot, "run finished")
 
@@ -99,7 +99,7 @@ async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk, size
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tuple[int, int]) -> None:
-    async with desk.shown("Explore core", size=size) as pilot:
+    async with desk.shown("explorer-1", size=size) as pilot:
         why = "Version 3 of the context does not fit any more: it would take 5151 tokens, 1512 more than the 3639 allowed."
         pilot.app.screen.say(f"✗ undo planner: refused — {why}", "failed")  # type: ignore[attr-defined]
         await until(pilot, lambda: "the 3639 allowed." in " ".join(text_of(pilot).split()))
@@ -114,7 +114,7 @@ async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tu
 
 
 async def test_a_question_that_waits_names_its_key_however_long_it_is(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[1]) as pilot:
         desk.session.set_agent("explorer1", status="waiting", status_reason="bash")
         desk.session.approval("explorer1", question="rm -rf build && " * 12)
         desk.feed.wake()
@@ -122,7 +122,7 @@ async def test_a_question_that_waits_names_its_key_however_long_it_is(desk: Desk
 
 
 async def test_what_is_asked_is_named_once(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[1]) as pilot:
         desk.session.set_agent("explorer1", status="waiting", status_reason="wants to run list_folder")
         desk.session.approval("explorer1", question='list_folder {"path": "."}', tool="list_folder")
         desk.session.event(
@@ -131,12 +131,12 @@ async def test_what_is_asked_is_named_once(desk: Desk) -> None:
         desk.feed.wake()
         await shows(
             pilot,
-            'explorer-1 wants to run list_folder {"path": "."}   a answers',
-            "│▌? ├╴Explore core                      surveyor  list_folder",
+            'explorer-1 (explorer) wants to run list_folder {"path": "."}   a answers',
+            "│▌? ├╴explorer-1 (explorer) ",
         )
         await pilot.press("2", "a")
         await until(pilot, lambda: "a answers" not in text_of(pilot))  # it would be typed into nothing
-        assert "explorer-1 wants to run list_folder" in text_of(pilot)
+        assert "explorer-1 (explorer) wants to run list_folder" in text_of(pilot)
         assert "path" in text_of(pilot)
         assert "\n││ .\n" in "\n".join(line.rstrip(" │▁▃▅▇█▎▊") for line in text_of(pilot).splitlines())
 
@@ -150,7 +150,7 @@ PASTED = "first line\r\nsecond \x1b[31mline\r"
      (["colon", "ctrl+u", *"/steer "], ["enter"], ("steer", {"text": "first line second line"}))],
 )  # fmt: skip
 async def test_what_is_pasted_loses_no_line(desk, keys, submit, wanted):
-    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[1]) as pilot:
         await pilot.press(*keys)
         pilot.app.post_message(events.Paste(PASTED))
         await shows(pilot, "second line")
@@ -172,7 +172,7 @@ async def test_a_search_takes_all_that_is_pasted_and_no_key_is_pressed_by_it(des
 
 
 async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
-    async with desk.shown("Explore core", size=SIZES[1]) as pilot:
+    async with desk.shown("explorer-1", size=SIZES[1]) as pilot:
         line = pilot.app.screen.query_one(StatusLine)
         line.pieces = (
             ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 blocked 0ms", "text"),

@@ -226,7 +226,7 @@ async def test_a_question_of_a_screen_that_has_gone_is_answered_all_the_same(des
     """Widgets may be gone when the reader comes to a question: neither it nor its answer touches one."""
     held: list[tuple[Callable[[Connection], object], Callable[[object], object]]] = []
     FakeSession(desk.session.connection, "older234", goal="nightly audit")
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         live = pilot.app.screen
         await pilot.press(screen)
         await until(pilot, lambda: "nightly audit" in text_of(pilot) or "by day" in text_of(pilot))

@@ -141,7 +141,7 @@ async def test_a_report_shows_what_is_missing_and_that_no_call_was_made(desk: De
     run.message("explorer3", "assistant", f"I edited core/ledger.py and all tests pass. {HOSTILE}")
     missing = json.dumps([f"notes {HOSTILE}.md"])
     run.connection.execute("UPDATE tasks SET expected_outputs = ? WHERE id = 't-docs'", (missing,))
-    async with desk.shown("Explore docs") as pilot:
+    async with desk.shown("explorer-3") as pilot:
         live = pilot.app.screen
         assert isinstance(live, LiveScreen)
         live.plan.select("task:t-docs")
@@ -153,7 +153,7 @@ async def test_a_report_shows_what_is_missing_and_that_no_call_was_made(desk: De
 async def test_a_long_result_is_folded_until_enter(desk: Desk) -> None:
     lines = "\n\n".join(f"finding {number}" for number in range(20))
     desk.session.connection.execute("UPDATE tasks SET result = ? WHERE id = 't-docs'", (lines,))
-    async with desk.shown("Explore docs", size=TALL, row="task:t-docs") as pilot:
+    async with desk.shown("explorer-3", size=TALL, row="task:t-docs") as pilot:
         await pilot.press("i")
         await shows(pilot, "finding 0", "… Enter unfolds", without="finding 19")
         pilot.app.screen.query_one(PageView).select("result.text.more")

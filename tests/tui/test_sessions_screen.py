@@ -33,9 +33,9 @@ async def test_autosave_load_opens_the_named_session_and_resumes_it(desk, screen
 
 
 async def test_autosave_load_of_an_unknown_session_says_so_and_resumes_nothing(desk: Desk) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("colon", "ctrl+u", *"/autosave_load nosuch", "enter")
-        await shows(pilot, "no session 'nosuch'", "Explore core")
+        await shows(pilot, "no session 'nosuch'", "explorer-1")
         assert desk.control.started == desk.session.commands() == []
 
 
@@ -54,12 +54,12 @@ async def test_every_session_is_listed_with_its_state_and_figures_in_the_order_o
 async def test_enter_opens_the_selected_session_and_esc_goes_back_to_it(desk: Desk) -> None:
     other = add_session(desk, "older234", "nightly audit", status="done", last_active=desk.time - 90_000)
     other.task("t-audit", "Audit the books")
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("s")
         await shows(pilot, "nightly audit")
         await pilot.press("j", "enter")
         await shows(pilot, "Audit the books")
-        assert "Explore core" not in text_of(pilot)
+        assert "explorer-1" not in text_of(pilot)
         await pilot.press("s")
         await shows(pilot, "nightly audit")
         await pilot.press("escape")
@@ -89,10 +89,10 @@ async def test_a_search_finds_goals_facts_and_messages_as_one_types_and_says_whe
 
 
 async def test_a_database_that_goes_away_is_said_and_what_was_read_stays(desk: Desk, database: Path) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         desk.session.connection.execute("DELETE FROM sessions")
         desk.feed.wake()
-        await shows(pilot, "no longer in the database", "Explore core")
+        await shows(pilot, "no longer in the database", "explorer-1")
 
 
 async def test_a_damaged_database_is_one_clear_line(desk: Desk, database: Path, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def fill(pilot: Any, **values: str) -> None:
 @pytest.mark.parametrize("size", THREE_SIZES)
 async def test_the_form_that_starts_a_run_looks_as_agreed(desk, size, monkeypatch):
     monkeypatch.chdir("/")
-    async with desk.shown("Explore core", size=size) as pilot:
+    async with desk.shown("explorer-1", size=size) as pilot:
         await pilot.press("ctrl+n", *"audit")
         await shows(pilot, "Budget, USD")
         await assert_agreed(pilot, "start")
@@ -119,7 +119,7 @@ async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is
         return answers.pop(0)
 
     monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("ctrl+n", "ctrl+s")
         await shows(pilot, "the goal is empty")
         fill(
@@ -166,7 +166,7 @@ async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(desk,
     requests: list[RunRequest] = []
     monkeypatch.setattr("watchkeeper_tui.app.list_models", list_models)
     monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
-    async with desk.shown("Explore core", size=(80, 24)) as pilot:
+    async with desk.shown("explorer-1", size=(80, 24)) as pilot:
         await pilot.press("ctrl+n", *"audit", "tab", "ctrl+u")
         await shows(pilot, "/srv/billing")
         assert asked == []  # nothing is looked for before it is of use
@@ -196,7 +196,7 @@ async def test_without_a_configured_model_the_form_asks_for_one(desk, monkeypatc
 
     monkeypatch.setattr("watchkeeper_tui.app.list_models", list_models)
     monkeypatch.setattr("watchkeeper_tui.app.start_run", start_run)
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         await pilot.press("ctrl+n", *"audit", "ctrl+s", "y")
         await shows(pilot, "set ANTHROPIC_API_KEY and start wk again, or choose one")
         assert "--detach" not in text_of(pilot)

@@ -128,7 +128,7 @@ def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(termi
 
 
 def test_a_commit_reaches_the_screen_and_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
-    terminal.until(lambda text: "STOPPED" in text and "Explore core" in text)
+    terminal.until(lambda text: "STOPPED" in text and "explorer-1" in text)
     connection = terminal.connection  # type: ignore[attr-defined]
     connection.execute("UPDATE tasks SET title = 'Explore the moon' WHERE id = 't-core'")
     terminal.until(lambda text: "the moon" in text, 5)
@@ -140,7 +140,7 @@ def test_a_commit_reaches_the_screen_and_the_terminal_is_left_as_it_was(terminal
 def test_a_viewer_writes_nothing_into_the_database(terminal: Terminal, database: Path) -> None:
     connection = terminal.connection  # type: ignore[attr-defined]
     before = connection.execute("PRAGMA data_version").fetchone()[0]
-    terminal.until(lambda text: "Explore core" in text)
+    terminal.until(lambda text: "explorer-1" in text)
     terminal.press("jjk3\x1b[C2")
     terminal.until(lambda text: "list_folder" in text)
     assert connection.execute("PRAGMA data_version").fetchone()[0] == before
@@ -149,7 +149,7 @@ def test_a_viewer_writes_nothing_into_the_database(terminal: Terminal, database:
 def test_the_screen_is_on_the_terminal_where_errors_go_to_a_file(database: Path, tmp_path: Path) -> None:
     small_session(create(database)).connection.close()
     opened = Terminal(database, errors=tmp_path / "errors")
-    opened.until(lambda text: "Explore core" in text)
+    opened.until(lambda text: "explorer-1" in text)
     opened.press("q")
     assert opened.ended() == 0
     os.close(opened.descriptor)
@@ -179,13 +179,13 @@ def test_a_dashboard_ends_with_its_terminal(database: Path, hears_hangups: bool)
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_once(terminal):
-    terminal.until(lambda text: "Explore core" in text)
+    terminal.until(lambda text: "explorer-1" in text)
     threads = len(os.listdir(f"/proc/{terminal.pid}/task"))
     for _ in range(3):
         os.kill(terminal.pid, signal.SIGSTOP)
         os.waitpid(terminal.pid, os.WUNTRACED)
         os.kill(terminal.pid, signal.SIGCONT)
-        terminal.until(lambda text: "Explore core" in text)
+        terminal.until(lambda text: "explorer-1" in text)
     assert (
         len(os.listdir(f"/proc/{terminal.pid}/task")) < threads + 3
     )  # one more may have begun since; each time two, it was

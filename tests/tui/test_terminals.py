@@ -162,7 +162,7 @@ _FILE = {"size": 1, "modified_at": NOW, "read_bytes": 1, "head_digest": "", "imp
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(desk, terminals, size):
-    async with desk.shown("Explore core", size=size) as pilot:
+    async with desk.shown("explorer-1", size=size) as pilot:
         assert "terminal" not in text_of(pilot)
         terminals.has("shop", "waiting", "permission: Bash")
         terminals.has("idle1", "idle")
@@ -342,7 +342,7 @@ async def test_hostile_names_and_reasons_do_nothing(desk: Desk, terminals: Termi
     terminals.asks("evil2", "AskUserQuestion", {"questions": [{"question": HOSTILE, "options": "none"}]}, "b")
     async with desk.shown("terminal") as pilot:
         await pilot.press("W")
-        await fleet(pilot, "needs you")
+        await fleet(pilot, "question")
         for _ in range(2):
             await pilot.press("e", "a")
             await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))

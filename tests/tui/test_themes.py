@@ -99,7 +99,7 @@ async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(de
     file.write_text('name = "mine"\n[screen]\nprimary = "#123456"\n[roles]\nworking = "#111111"\n')
     app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
     async with app.run_test(size=(120, 40)) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         file.write_text('name = "mine"\n[screen]\nprimary = "#654321"\n[roles]\nworking = "#222222"\n')
         app.reload_themes()
         assert app.palette["working"] == parse_style("#222222")
@@ -136,7 +136,7 @@ async def test_a_folder_of_themes_that_is_made_later_is_heard_of(desk, tmp_path,
     own = tmp_path / "themes"
     app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
     async with app.run_test(size=(120, 40)) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         own.mkdir()
         (own / "mine.toml").write_text('[screen]\nprimary = "#123456"\n')
         await until(pilot, lambda: app.theme == "mine")
@@ -145,7 +145,7 @@ async def test_a_folder_of_themes_that_is_made_later_is_heard_of(desk, tmp_path,
 async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_kept(desk, tmp_path):
     app = desk.app(layout_path=tmp_path / "layout.json")
     async with app.run_test(size=(120, 40)) as pilot:
-        await shows(pilot, "Explore core")
+        await shows(pilot, "explorer-1")
         for key, worn in (("escape", DEFAULT_THEME), ("enter", "phosphor")):
             await pilot.press("ctrl+p", *"phosphor")
             await until(pilot, lambda: app.theme == "phosphor")

@@ -87,7 +87,7 @@ def busy(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_timeline_looks_as_agreed(busy: Desk, size: tuple[int, int]) -> None:
-    async with busy.shown("Explore core", size=size) as pilot:
+    async with busy.shown("explorer-1", size=size) as pilot:
         await pilot.press("t")
         await shows(pilot, "Timeline", "explorer-1")
         await pilot.press("j")
@@ -95,7 +95,7 @@ async def test_the_timeline_looks_as_agreed(busy: Desk, size: tuple[int, int]) -
 
 
 async def test_marks_are_found_zoomed_into_and_replayed_from(busy: Desk) -> None:
-    async with busy.shown("Explore core", size=(120, 24)) as pilot:
+    async with busy.shown("explorer-1", size=(120, 24)) as pilot:
         await pilot.press("t")
         await shows(pilot, "explorer-1")
         screen = pilot.app.screen
@@ -123,7 +123,7 @@ async def test_marks_are_found_zoomed_into_and_replayed_from(busy: Desk) -> None
 
 
 async def test_the_mouse_moves_the_cursor_and_zooms(busy: Desk) -> None:
-    async with busy.shown("Explore core", size=(120, 24)) as pilot:
+    async with busy.shown("explorer-1", size=(120, 24)) as pilot:
         await pilot.press("t")
         await shows(pilot, "explorer-1")
         screen = pilot.app.screen
@@ -136,7 +136,7 @@ async def test_the_mouse_moves_the_cursor_and_zooms(busy: Desk) -> None:
 
 
 async def test_a_live_session_is_read_again_and_the_end_stays_in_sight(busy: Desk) -> None:
-    async with busy.shown("Explore core", size=(120, 24)) as pilot:
+    async with busy.shown("explorer-1", size=(120, 24)) as pilot:
         await pilot.press("t")
         await shows(pilot, "explorer-1")
         screen = pilot.app.screen

@@ -16,11 +16,11 @@ from watchkeeper_tui.screens.live import LiveScreen
 
 
 async def test_a_deleted_database_is_said_and_one_put_back_is_read_again(desk: Desk, tmp_path: Path) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{desk.path}{suffix}").unlink()
         await until(pilot, lambda: "no database at" in text_of(pilot) or "was deleted" in text_of(pilot))
-        assert "Explore core" in text_of(pilot)
+        assert "explorer-1" in text_of(pilot)
         other = create(tmp_path / "other.db")
         session = small_session(other)
         session.task("t-core", "Explore what was put back", agent="explorer1")
@@ -30,7 +30,7 @@ async def test_a_deleted_database_is_said_and_one_put_back_is_read_again(desk: D
 
 
 async def test_a_database_replaced_under_its_name_is_read_from_the_start(desk: Desk, tmp_path: Path) -> None:
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         other = create(tmp_path / "other.db")
         session = small_session(other)
         session.event("tool.done", "explorer1", tool="bash", preview="from the other file")
@@ -48,17 +48,17 @@ def damage(path: Path) -> None:
 
 async def test_a_damaged_database_is_said_and_ends_nothing(desk: Desk) -> None:
     desk.session.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         damage(desk.path)
         desk.session.event("tool.done", "explorer1", tool="bash", preview="written over the damage")
         desk.feed.wake()
-        await shows(pilot, "! ", str(desk.path.name), "Explore core")
+        await shows(pilot, "! ", str(desk.path.name), "explorer-1")
         await pilot.press("j", "question_mark", "escape")
         assert isinstance(pilot.app.screen, LiveScreen)
 
 
 async def test_a_fault_while_reading_is_shown_and_not_swallowed(desk, monkeypatch):
-    async with desk.shown("Explore core") as pilot:
+    async with desk.shown("explorer-1") as pilot:
         with monkeypatch.context() as broken:
             broken.setattr(SessionSnapshotReader, "read", lambda *_: 1 / 0)
             desk.feed.wake()
@@ -75,14 +75,14 @@ async def test_a_terminal_of_20_by_5_says_how_the_run_stands_and_takes_keys(desk
             await pilot.press(key)
         await shows(pilot, "LIVE")
         await pilot.resize_terminal(120, 40)
-        await shows(pilot, "Explore core", "2 Events")
+        await shows(pilot, "explorer-1", "2 Events")
 
 
 async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(desk: Desk) -> None:
     desk.host_pid = None
     async with desk.shown("needs 80×24  ? Help", "† STOPPED", size=(20, 5)) as pilot:
         await pilot.press("j")
-        await shows(pilot, "├╴Explore core")
+        await shows(pilot, "├╴explorer-1")
         await pilot.press("C")
         await shows(pilot, "y yes")
         await pilot.press("n", "s")

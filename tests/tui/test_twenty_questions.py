@@ -24,9 +24,9 @@ _ROW = re.compile(r"^\| (\d+) \| (live|imported) \| ([^|]+) \| ([^|]+) \| ([^|]+
 
 ANSWERS = {
     1: r"coder-4\b.*compacts in", 2: r"! coder-23 silent bash for 25:00",
-    3: r"(?s)3 coder-23 .*! silent  bash for 25:00.*2 processes \(sleep\)",
-    4: r"by cost per minute[^\n]*\n[^\n]*\$/m[^\n]*\n[^\n]*Port module 9\b[^\n]*3\.6",
-    5: r"Release.*waits for.*Port module 3", 6: r"ModuleNotFoundError: No module named 'ledger'",
+    3: r"(?s)3 coder-23 \(explorer\) .*! silent  bash for 25:00.*2 processes \(sleep\)",
+    4: r"by cost per minute[^\n]*\n[^\n]*\$/m[^\n]*\n[^\n]*coder-9\b[^\n]*3\.6",
+    5: r"release.*waits for.*coder-3", 6: r"ModuleNotFoundError: No module named 'ledger'",
     7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"limit until",
     11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█", 12: r"\$4\.82",
     13: r"(?s)because the ledger was split.*\+ Port module 29.*first plan",

@@ -41,14 +41,14 @@ def spent(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_the_usage_screen_looks_as_agreed(spent: Desk, size: tuple[int, int]) -> None:
-    async with spent.shown("Explore core", size=size) as pilot:
+    async with spent.shown("explorer-1", size=size) as pilot:
         await pilot.press("dollar_sign")
         await shows(pilot, "2026-09-2")
         await assert_agreed(pilot, "usage")
 
 
 async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None:
-    async with spent.shown("Explore core") as pilot:
+    async with spent.shown("explorer-1") as pilot:
         await pilot.press("dollar_sign")
         # 9 days: 1.5 to 9.5 and nine times 0.5.
         await shows(pilot, "all $54.00+", "today $2.00")
@@ -85,7 +85,7 @@ async def test_c_divides_the_cost_by_class(spent, monkeypatch, size):
         "UPDATE model_calls SET input_tokens = 100000, cache_read_tokens = 200000, output_tokens = 25000,"
         " cache_write_tokens = 80000 WHERE model LIKE '%opus%'"
     )
-    async with spent.shown("Explore core", size=size) as pilot:
+    async with spent.shown("explorer-1", size=size) as pilot:
         await pilot.press("dollar_sign", "m", "c")
         await shows(pilot, "opus-4-6", "1 h", "$0.45")
         line = next(line for line in text_of(pilot).splitlines() if "opus-4-6 " in line and "$" in line)
@@ -107,7 +107,7 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(spent, monkeypatc
         lambda _: lambda provider, name: ListedModel(rates if provider != "local" else ()),
     )
     spent.session.connection.execute("UPDATE model_calls SET cache_read_tokens = 20000")
-    async with spent.shown("Explore core") as pilot:
+    async with spent.shown("explorer-1") as pilot:
         await pilot.press("T")
         await shows(pilot, "context: tokens of each prompt", "9 calls")
         await pilot.press("2")
@@ -132,7 +132,7 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(spent, monkeypatc
 
 @pytest.mark.parametrize("theme", ["terminal", "day-watch"])
 async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme: str) -> None:
-    async with spent.shown("Explore core", theme=theme) as pilot:
+    async with spent.shown("explorer-1", theme=theme) as pilot:
         await pilot.press("dollar_sign")
         await shows(pilot, "US dollars by day")
         lines = pilot.app.screen.query_one(PlotextPlot).render_lines(Region(0, 0, 120, 10))
@@ -145,7 +145,7 @@ async def test_the_words_of_a_chart_can_be_read_in_the_theme(spent: Desk, theme:
 
 
 async def test_the_other_charts_are_drawn_before_their_key_is_pressed(spent, monkeypatch):
-    async with spent.shown("Explore core") as pilot:
+    async with spent.shown("explorer-1") as pilot:
         await pilot.press("T")
         await shows(pilot, "9 calls")
         screen = pilot.app.screen
@@ -166,7 +166,7 @@ async def test_the_bars_of_a_run_of_a_minute_are_all_there(spent: Desk) -> None:
     spent.session.connection.execute("DELETE FROM model_calls")
     for number in range(60):
         spent.session.call("explorer1", started_at=NOW + number, input_tokens=1000)
-    async with spent.shown("Explore core") as pilot:
+    async with spent.shown("explorer-1") as pilot:
         await pilot.press("T", "2")
         await shows(pilot, "60 calls", "per minute;")
         bottom = max(line for line in text_of(pilot).splitlines() if line.lstrip().startswith("0┤"))

@@ -477,7 +477,7 @@ _OTHER = (
 
 
 def event_text(kind: str, data: Mapping[str, Any], task: str = "") -> str:
-    """What happened, in one line, without the subject of `kind`: `write-survey done · 4 artifacts`. `task`: the name of the
+    """What happened, in one line, without the subject of `kind`: `done write-survey · 4 artifacts`. `task`: the name of the
     event's task, where its reader knows it."""
     subject, _, verb = kind.partition(".")
     match subject:
@@ -513,8 +513,9 @@ def event_text(kind: str, data: Mapping[str, Any], task: str = "") -> str:
         case "task":
             made = data.get("artifacts")
             count = f" · {plural(made, 'artifact')}" if isinstance(made, int) and made else ""
-            name = task or _one(data, "name") or _one(data, "title")
-            return f"{name} {_words(verb)}".lstrip() + count + _said(data, "reason", " — ")
+            name, title = task or _one(data, "name"), _one(data, "title")
+            named = f" {name}" if name else f" “{title}”" if title else ""
+            return _words(verb) + named + count + _said(data, "reason", " — ")
         case "agent" if verb == "created":
             model, attempt = model_name(_one(data, "model")), data.get("attempt")
             again = f", attempt {attempt}" if isinstance(attempt, int) and attempt > 1 else ""

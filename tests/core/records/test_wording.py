@@ -33,8 +33,10 @@ def test_a_moment_for_every_reader_is_in_utc() -> None:
 DIGEST = "artifact://sha256/" + "e9122a112dd23782" * 4
 EVENTS: list[tuple[str, dict[str, Any], str]] = [
     ("task.done", {"title": "Write it", "reason": None, "agent": "57tm26vr", "artifacts": 4}, "done “Write it” · 4 artifacts"),
+    ("task.done", {"name": "write-it", "title": "Write it", "artifacts": 1}, "done write-it · 1 artifact"),
     ("task.running", {"title": "Write it", "agent": "57tm26vr", "attempt": 2}, "running “Write it”"),
     ("inbox.delivered", {"items": ["task_done", "task_failed"], "titles": ["A", "B"]}, "notified: ✓ A done, ✗ B failed"),
+    ("inbox.delivered", {"items": ["task_done"], "names": ["write-it"]}, "notified: ✓ write-it done"),
     ("inbox.delivered", {"items": ["task_done", "task_done", "steer"]}, "notified: task done ×2, message from a person"),
     ("plan.revised", {"plan": "792bjidq", "revision": 2, "reason": "split", "tasks": 3}, "revision 2: split (3 tasks)"),
     ("artifact.saved", {"name": "a.md", "ref": DIGEST, "bytes": 5154}, "saved a.md (5,154 bytes)"),

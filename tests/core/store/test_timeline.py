@@ -112,7 +112,7 @@ def test_what_an_agent_did_is_told_by_kind_with_kills_and_resumes(tmp_path: Path
     timeline = TimelineReader(connection, run.id).read(live=True)
     assert [(agent.label, agent.title, agent.depth) for agent in timeline.agents] == [
         ("planner", "", 0),
-        ("t1 (explorer)", "Port module 1", 1),
+        ("coder-1 (explorer)", "Port module 1", 1),
         ("coder-2", "", 1),
     ]
     assert {(span.activity, span.begins - NOW, span.ends and span.ends - NOW) for span in timeline.spans["a1"]} == {

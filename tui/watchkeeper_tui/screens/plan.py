@@ -122,11 +122,11 @@ class Revision:
 def changes(
     before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
 ) -> list[tuple[str, str, str]]:
-    """What a revision changed: `+`, `-` or `~`, the task's title, and how it changed."""
+    """What a revision changed: `+`, `-` or `~`, the task's name, and how it changed."""
     old, new = ({str(task.get("id")): task for task in tasks} for tasks in (before, after))
-    names = {key: _title(task) for key, task in (old | new).items()}
-    found = [("+", _title(task), _after(task, names)) for key, task in new.items() if key not in old]
-    found += [("-", _title(task), "") for key, task in old.items() if key not in new]
+    names = {key: _label(task) for key, task in (old | new).items()}
+    found = [("+", _label(task), _after(task, names)) for key, task in new.items() if key not in old]
+    found += [("-", _label(task), "") for key, task in old.items() if key not in new]
     for key in new.keys() & old.keys():
         was, now = old[key], new[key]
         parts = []
@@ -135,10 +135,15 @@ def changes(
         if was.get("depends_on") != now.get("depends_on"):
             parts.append(_after(now, names) or "waits for nothing now")
         if parts:
-            found.append(("~", _title(now), ", ".join(parts)))
+            found.append(("~", _label(now), ", ".join(parts)))
         elif now.get("status") == "dropped" != was.get("status"):
-            found.append(("-", _title(now), "dropped"))
+            found.append(("-", _label(now), "dropped"))
     return found
+
+
+def _label(task: Mapping[str, Any]) -> str:
+    """Its name, as `_stored` found it, else as the revision has it."""
+    return str(task.get("label") or task.get("name") or _title(task))
 
 
 def _title(task: Mapping[str, Any]) -> str:
@@ -218,9 +223,13 @@ class PlanScreen(PageScreen, ActingScreen):
     def _read(self, event_seq: int) -> None:
         self._read_seq = event_seq
 
+        labels = {task.id: task.label for task in self.watch_app.snapshot.tasks}
+
         def question(connection: Connection) -> tuple[Revision, ...]:
             rows = plan_revisions(connection, self.session_id)
-            return tuple(Revision(number, at, reason, _stored(graph)) for number, at, reason, graph in rows)
+            return tuple(
+                Revision(number, at, reason, _stored(graph, labels)) for number, at, reason, graph in rows
+            )
 
         self.ask(question, self._arrived)
 
@@ -348,17 +357,19 @@ def revision_rows(revisions: Sequence[Revision], now: float) -> list[GraphRow]:
             words: list[Piece] = [(f"{mark} ", roles[mark]), (_line(title), "text")]
             if how:
                 words.append((f"  {_line(how)}", "muted"))
-            task = next((str(each.get("id")) for each in revision.tasks if _title(each) == title), "")
+            task = next((str(each.get("id")) for each in revision.tasks if _label(each) == title), "")
             rows.append(GraphRow(f"r{place}.{number}", (("  ", "text"),), tuple(words), task))
     return rows
 
 
-def _stored(graph: str) -> tuple[Mapping[str, Any], ...]:
+def _stored(graph: str, labels: Mapping[str, str]) -> tuple[Mapping[str, Any], ...]:
+    """The tasks of a revision, with the names by which the plan calls them now (`labels`, by id)."""
     try:
         found = json.loads(graph)
     except ValueError:
         return ()
-    return tuple(task for task in found if isinstance(task, dict)) if isinstance(found, list) else ()
+    tasks = [task for task in found if isinstance(task, dict)] if isinstance(found, list) else []
+    return tuple(task | {"label": labels.get(str(task.get("id")), "")} for task in tasks)
 
 
 def _line(text: str) -> str:

@@ -13,6 +13,7 @@ from textual import events
 from textual.reactive import reactive, var
 
 from watchkeeper.records.messages import context_percent
+from watchkeeper.records.waiting import Waiting
 from watchkeeper.store.agent_snapshot import TurnFacts, newest_turns
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.names import with_role
@@ -48,6 +49,7 @@ ASKS = "wants to run "
 """The prefix of the reason of an agent that needs you; the glyph already says it."""
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
+WAITING_WORDS = frozenset(Waiting)
 NOTE_CELLS = 18
 """Cells kept for the note of a row's state beside a long name."""
 MOST_NAME_CELLS = 80
@@ -242,7 +244,9 @@ class PlanView(RowView[PlanRow]):
             # Other programs name their sub-agents by meaningless ids.
             name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
         context: list[Piece]
-        if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
+        if condition.word in WAITING_WORDS:
+            context = [(condition.word, condition.role)]  # the line below the panes has the whole reason
+        elif condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
             note = condition.note.removeprefix(ASKS)
             if len(note) > CONTEXT_CELLS:
                 # A time says more than the words around it; "paused by dashboard", cut off, no more than its first word.
@@ -280,7 +284,7 @@ class PlanView(RowView[PlanRow]):
     def _alone(self, name: list[Piece], condition: Condition) -> list[Piece]:
         """A row without statistics, over the whole width: its name, then a note, or its state at the end."""
         quiet = condition.role in ("pending", "muted", "done", "cancelled")
-        note = condition.note if condition.role != "done" else ""
+        note = condition.note if condition.role != "done" and condition.word not in WAITING_WORDS else ""
         shown = [width for width in self._widths[1:] if width]
         whole = sum(shown) + len(shown) - 1
         word = note or condition.word
