@@ -152,7 +152,7 @@ async def compacted_and_steered(bench: Bench) -> None:
 
     async def steer() -> None:
         await bench.until(lambda state: bench.model.hanging == 1)
-        agent = next(one["id"] for one in bench.state["agents"] if one["name"] == "explorer-1")
+        agent = next(one["id"] for one in bench.state["agents"] if one["role"] == "explorer")
         bench.submit("compact", agent_id=agent)
         await bench.until(lambda state: [one for one in state["compactions"] if one["status"] == "prepared"])
         gates[8].set()

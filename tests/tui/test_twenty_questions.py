@@ -29,7 +29,7 @@ ANSWERS = {
     5: r"release.*waits for.*coder-3", 6: r"ModuleNotFoundError: No module named 'ledger'",
     7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"limit until",
     11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█", 12: r"\$4\.82",
-    13: r"(?s)because the ledger was split.*\+ Port module 29.*first plan",
+    13: r"(?s)because the ledger was split.*\+ coder-29.*first plan",
     14: r"All tests pass; the cache keeps its entries\.", 15: r"AssertionError: cache\.size == 2",
     16: r"(?s)- *\d* *self\.entries = \{\}.*\+ *\d* *self\.entries = OrderedDict\(\)",
     17: r"never touch the public interface", 18: r"CACHE_LIMIT is 4096", 19: r"(?s)(?:this|last 7) .*\$\d+",

@@ -62,7 +62,7 @@ async def test_a_question_is_printed_whole_and_nothing_in_it_acts(bench, capsys)
         assert "echo 'the end' <U+001B>[2J<U+202E>" in printed
         assert "\x1b" not in printed
         assert "7000" in printed
-        assert "coder-1 wants to run bash" in printed
+        assert "a (coder) wants to run bash" in printed
         assert "Do a" in printed
         assert str(bench.workspace) in printed
 

@@ -53,7 +53,7 @@ def test_a_deleted_session_is_gone_until_it_is_restored(wk: Wk, demo: Path) -> N
 def test_a_fork_is_resumed_to_the_same_end(wk: Wk, demo: Path) -> None:
     session = session_of(demo)
     survey = wk("artifacts", session, "SURVEY.md").out
-    made = wk("fork", session, "--at", "explorer-1:2", "--title", "another way", "--json").json
+    made = wk("fork", session, "--at", "src:2", "--title", "another way", "--json").json
     assert (made["forked_from"], made["status"]) == (session, "paused")
     assert wk("resume", "last", "--headless").code == 0
     assert wk("artifacts", made["session"], "SURVEY.md").out == survey

@@ -177,7 +177,7 @@ def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if "explorer-1" in line and "turn 1 " in line:
+        if "turn 1 " in line and "planner" not in line:
             break
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -294,17 +294,17 @@ def test_a_host_that_ended_leaves_no_defunct_process(wk, demo, monkeypatch):
 
 def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> None:
     def view() -> tuple[int, int]:
-        agent = next(one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "writer-1")
+        agent = next(one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "synthesis")
         return agent["view"], agent["context"]["used"]
 
     version, used = view()
-    compacted = wk("compact", "last", "writer-1", "--instructions", "keep the figures", "--json")
+    compacted = wk("compact", "last", "synthesis", "--instructions", "keep the figures", "--json")
     assert (compacted.code, compacted.json["status"]) == (0, "applied")
     assert view()[1] < used
-    assert wk("undo", "last", "writer-1", "--json").json["status"] == "applied"
+    assert wk("undo", "last", "synthesis", "--json").json["status"] == "applied"
     assert view() == (version, used)
-    assert wk("redo", "last", "writer-1", "--json").json["status"] == "applied"
-    again = wk("redo", "last", "writer-1")
+    assert wk("redo", "last", "synthesis", "--json").json["status"] == "applied"
+    again = wk("redo", "last", "synthesis")
     assert again.code == 2
     assert again.error
 
@@ -313,9 +313,9 @@ def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> N
     ("agent", "sql", "options", "why"),
     [
         ("planner", "", ("--up-to", "1"), "nothing to gain"),
-        ("writer-1", "UPDATE sessions SET status = 'cancelled'", (), "is cancelled"),
-        ("writer-1", "UPDATE agents SET model = 'anthropic/claude-sonnet-5'", (), "no ANTHROPIC_API_KEY"),
-        ("writer-1", "", ("--model", "anthropic/claude-sonnet-5"), "no ANTHROPIC_API_KEY"),
+        ("synthesis", "UPDATE sessions SET status = 'cancelled'", (), "is cancelled"),
+        ("synthesis", "UPDATE agents SET model = 'anthropic/claude-sonnet-5'", (), "no ANTHROPIC_API_KEY"),
+        ("synthesis", "", ("--model", "anthropic/claude-sonnet-5"), "no ANTHROPIC_API_KEY"),
     ],
 )  # fmt: skip
 def test_a_compaction_that_must_be_refused_is_refused_from_the_rows(

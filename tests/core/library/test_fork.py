@@ -209,10 +209,12 @@ async def test_a_fork_in_the_middle_shares_the_past_and_nothing_after_it(bench: 
 
 async def test_a_fork_at_a_turn_holds_that_turns_results_and_no_later_reply(bench: Bench) -> None:
     session = await ran(bench, script())
-    (agent,) = (row["id"] for row in rows_of(bench.path, session)["agents"] if row["name"] == "explorer-1")
+    agent, name = next(
+        (row["id"], row["name"]) for row in rows_of(bench.path, session)["agents"] if row["role"] == "explorer"
+    )
     made = fork_session(bench.path, session, at_turn=(agent, 2))
     forked = rows_of(bench.path, made.session_id)
-    mine = next(row for row in forked["agents"] if row["name"] == "explorer-1")
+    mine = next(row for row in forked["agents"] if row["name"] == name)
     assert mine["turn"] == 2
     last = [row for row in forked["messages"] if row["agent_id"] == mine["id"]][-1]
     assert last["role"] == "user"
