@@ -45,7 +45,7 @@ async def test_a_commit_by_another_process_is_shown_without_a_key_and_the_select
         desk.session.task("t-early", "Comes first", agent="early001", position=-1)
         desk.session.event("tool.done", "early001", tool="bash", preview="all 12 tests pass")
         desk.feed.wake()
-        await shows(pilot, "Comes first", "all 12 tests pass", "3 explorer-3")
+        await shows(pilot, "early (explorer)", "all 12 tests pass", "3 explorer-3")
         assert live(pilot).plan.selected_id == "task:t-docs"
 
 

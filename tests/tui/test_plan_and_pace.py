@@ -108,8 +108,8 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk, s
         assert "\x9b" not in second
         if size[0] >= 120:
             assert "[bold]x[/bold]" in second, "a file's name is text, never markup"
-            row = next(line for line in text_of(pilot).splitlines() if "Check it" in line)
-            assert "checker (.claude/agents/ch" in row
+            row = next(line for line in text_of(pilot).splitlines() if "t-check" in line)
+            assert "t-check (checker)  .claude/agents/ch" in row
         if size[0] == 200:
             pilot.app.screen.query_one(PlanView).select("task:t-check")
             on = "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5"

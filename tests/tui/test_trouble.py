@@ -23,10 +23,10 @@ async def test_a_deleted_database_is_said_and_one_put_back_is_read_again(desk: D
         assert "explorer-1" in text_of(pilot)
         other = create(tmp_path / "other.db")
         session = small_session(other)
-        session.task("t-core", "Explore what was put back", agent="explorer1")
+        session.task("t-core", "Explore what was put back", agent="explorer1", name="put-back")
         other.close()
         shutil.move(tmp_path / "other.db", desk.path)
-        await shows(pilot, "what was put back", without="no database at")
+        await shows(pilot, "put-back (explorer)", without="no database at")
 
 
 async def test_a_database_replaced_under_its_name_is_read_from_the_start(desk: Desk, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ class Question:
     digest: str
     """Digest of the file that would change, when this was read; empty if there is no file."""
     role: str = ""
-    """The agent's role."""
+    """The agent's role; empty for one without a task."""
     title: str = ""
     """The title of the agent's task, which describes it."""
 
@@ -322,7 +322,7 @@ class Question:
     @property
     def headline(self) -> str:
         """Who asks for what. Not sanitised."""
-        who = with_role(self.agent, self.role if self.task else "")
+        who = with_role(self.agent, self.role)
         if self.cause == CONFLICT:
             return f"{who} wants to merge {self.original.get('task')}, which conflicts"
         return f"{who} wants to run {self.tool}"
@@ -357,7 +357,7 @@ def editable(tool: str, arguments: dict[str, Any]) -> str:
 
 _QUESTION = (
     f"SELECT q.id, q.session_id, q.status, q.decided_by, q.reason, q.tool, coalesce({AGENT_NAME}, q.agent_id),"
-    f" coalesce(a.role, ''), coalesce({TASK_NAME}, ''), coalesce(t.title, ''),"
+    f" CASE WHEN a.task_id IS NULL THEN '' ELSE a.role END, coalesce({TASK_NAME}, ''), coalesce(t.title, ''),"
     " s.workspace, q.task_id, q.folder, q.cause, q.note, c.edited_input, q.edited_input, q.question,"
     " m.content, c.position, c.status, q.premises"
     " FROM approvals q JOIN sessions s ON s.id = q.session_id LEFT JOIN agents a ON a.id = q.agent_id"

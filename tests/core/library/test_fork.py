@@ -210,7 +210,9 @@ async def test_a_fork_in_the_middle_shares_the_past_and_nothing_after_it(bench: 
 async def test_a_fork_at_a_turn_holds_that_turns_results_and_no_later_reply(bench: Bench) -> None:
     session = await ran(bench, script())
     agent, name = next(
-        (row["id"], row["name"]) for row in rows_of(bench.path, session)["agents"] if row["role"] == "explorer"
+        (row["id"], row["name"])
+        for row in rows_of(bench.path, session)["agents"]
+        if row["role"] == "explorer"
     )
     made = fork_session(bench.path, session, at_turn=(agent, 2))
     forked = rows_of(bench.path, made.session_id)

@@ -277,7 +277,7 @@ class ActingScreen(WatchScreen):
         workspace = session.workspace if session is not None else ""
         preliminary = question_from_text(
             asked.id, asked.tool, asked.question, agent=agent.name if agent is not None else asked.agent_id,
-            role=agent.role if agent is not None else "", task=task.label if task is not None else "",
+            role=agent.role if agent is not None and agent.task_id is not None else "", task=task.label if task is not None else "",
             title=task.title if task is not None else "",
             workspace=workspace, folder=asked.folder, cause=asked.cause, note=asked.note,
         )  # fmt: skip
