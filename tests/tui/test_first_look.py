@@ -91,7 +91,7 @@ async def test_a_window_that_is_unknown_is_no_window_of_nothing(desk: Desk) -> N
     async with desk.shown() as pilot:
         await shows(pilot, "window unknown", "51,000 tokens")
         shown = text_of(pilot)
-        row = next(line for line in shown.splitlines() if "explorer-1" in line)
+        row = next(line for line in shown.splitlines() if "╴explorer-1" in line)
         assert "51k tok" in row
         assert "51k/0" not in shown
         assert "compacts near" not in shown
@@ -212,6 +212,7 @@ async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
 async def test_short_names_leave_their_room_to_what_happened(desk: Desk) -> None:
     long = "a result of some length that is worth reading"
     desk.session.connection.execute("UPDATE agents SET name = substr(id, 1, 4)")
+    desk.session.connection.execute("UPDATE tasks SET name = coalesce(substr(assigned_agent, 1, 4), name)")
     desk.session.event("tool.done", "explorer1", tool="Bash", preview=long)
     async with desk.shown(size=(160, 40)) as pilot:
         await shows(pilot, f"expl tool    Bash → {long}")
@@ -254,9 +255,9 @@ async def test_the_reason_with_which_an_agent_ended_is_told(desk, page, status, 
 async def test_a_row_shows_the_time_of_a_silence_and_of_a_limit_whole(database: Path) -> None:
     run = live_run(database)
     run.live("agent23", "tool", "browser_navigate", since=run.now - 1_500, updated_at=run.now - 1_500)
-    async with Desk(database, run).shown("Port module 12") as pilot:
+    async with Desk(database, run).shown("coder-12") as pilot:
         await pilot.press("slash", *"23", "enter")
         await shows(pilot, "browse… 25:00")
         await pilot.press("slash", "ctrl+u", *"12", "enter")
-        await until(pilot, lambda: re.search(r"in 1:\d\d:\d\d +128k", text_of(pilot)) is not None)
+        await until(pilot, lambda: re.search(r"limit 1:\d\d:\d\d +128k", text_of(pilot)) is not None)
     run.connection.close()

@@ -88,7 +88,7 @@ async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
-        await shows(pilot, "explorer-1 wants to run")
+        await shows(pilot, "explorer-1 (explorer) wants to run")
         assert bytes_out == []
         assert "needs you " not in text_of(pilot)
 
@@ -100,7 +100,7 @@ async def test_what_is_switched_off_is_not_told(desk: Desk, monkeypatch: pytest.
         bytes_out = written(app, monkeypatch)
         ask(desk)
         desk.feed.wake()
-        await shows(pilot, "explorer-1 wants to run")
+        await shows(pilot, "explorer-1 (explorer) wants to run")
         assert bytes_out == []
 
 
@@ -176,7 +176,7 @@ async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(desk, 
         await shows(pilot, "explorer-1")
         app.save_picture()
         await shows(pilot, "✓ the picture is in ")
-        assert "Explore" in next(folder.glob("*.svg")).read_text()
+        assert "explorer" in next(folder.glob("*.svg")).read_text()
         monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
         app.save_picture()
         await shows(pilot, "✗ no picture: ", "No such file")

@@ -3,6 +3,7 @@ and compaction over the whole session."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -50,6 +51,8 @@ ASKS = "wants to run "
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
 WAITING_WORDS = frozenset(Waiting)
+_LEFT = re.compile(r"\bin ((?:\d+ d )?\d+:\d\d:\d\d)\b")
+"""How long a usage limit still lasts, in the note of a state."""
 NOTE_CELLS = 18
 """Cells kept for the note of a row's state beside a long name."""
 MOST_NAME_CELLS = 80
@@ -245,7 +248,9 @@ class PlanView(RowView[PlanRow]):
             name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
         context: list[Piece]
         if condition.word in WAITING_WORDS:
-            context = [(condition.word, condition.role)]  # the line below the panes has the whole reason
+            # The line below the panes has the whole reason.
+            left = _LEFT.search(condition.note) if condition.word == Waiting.LIMIT else None
+            context = [(f"{condition.word} {left[1]}" if left else condition.word, condition.role)]
         elif condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
             note = condition.note.removeprefix(ASKS)
             if len(note) > CONTEXT_CELLS:
