@@ -211,8 +211,7 @@ async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
 
 async def test_short_names_leave_their_room_to_what_happened(desk: Desk) -> None:
     long = "a result of some length that is worth reading"
-    desk.session.connection.execute("UPDATE agents SET name = substr(id, 1, 4)")
-    desk.session.connection.execute("UPDATE tasks SET name = coalesce(substr(assigned_agent, 1, 4), name)")
+    desk.session.connection.execute("UPDATE agents SET name = substr(id, 1, 4), task_id = NULL")
     desk.session.event("tool.done", "explorer1", tool="Bash", preview=long)
     async with desk.shown(size=(160, 40)) as pilot:
         await shows(pilot, f"expl tool    Bash → {long}")

@@ -57,7 +57,7 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
         await shows(pilot, "Result")
         said = " ".join(text_of(pilot).split())
         for words in (
-            "explorer-3 · explorer · surveyor · attempt 1", "✓ done at turn 3", "Task by planner", "Look at every page of the docs.",
+            "explorer-3 (explorer) · surveyor · attempt 1", "✓ done at turn 3", "Task by planner", "Look at every page of the docs.",
             "✓ notes · index", "12 files, 800 lines", "notes 2,000 bytes saved 2 times", "Tools 4 calls, 1 error (exact)",
             "read_file 3 ✗1", "tokens 128,000", "partly estimated (1 of 2 calls)", "cost ~$0.11 partly estimated (1 of 2 calls)", "1 failed 2 retries exact",
             "compacted 1 time exact",

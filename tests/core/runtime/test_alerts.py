@@ -71,7 +71,7 @@ async def test_each_need_is_sent_once_in_order_without_secrets_or_control_charac
     assert [alert["why"] for alert in sent(log)] == ["question", "finished"]
     assert sent(log) == posted
     question = posted[0]
-    assert (question["session_id"], question["task"]) == (bench.session, "Do a")
+    assert (question["session_id"], question["task"]) == (bench.session, "a")
     assert question["look"] == f"wk approve --show {bench.session}"
     assert "planted1" not in log.read_text()
     assert not any(
