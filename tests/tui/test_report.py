@@ -132,7 +132,7 @@ async def test_the_effort_of_an_agent_is_on_its_report_and_its_metrics(desk: Des
         await pilot.press("escape", "i")
         await until(
             pilot,
-            lambda: "explorer · surveyor · effort xhigh (uses high)" in " ".join(text_of(pilot).split()),
+            lambda: "(explorer) · surveyor · effort xhigh (uses high)" in " ".join(text_of(pilot).split()),
         )
 
 

@@ -76,12 +76,12 @@ def test_everything_that_was_said_is_in_it(made: Make, export: Export) -> None:
     one.say(planner, "Go", [{"type": "thinking", "thinking": "hm"}, {"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a.py"}}],
             [{"type": "tool_result", "tool_use_id": "t", "content": "print(1)", "is_error": True}])  # fmt: skip
     one.compact(planner, 2, "went well", (1, 2))
-    one.task("Look around", planner, result="all seen", status="done")
+    one.task("Look around", planner, name="look", result="all seen", status="done")
     one.fact("it prints", sources=[f"message://{planner}/3"])
     one.done()
     text = export(one.connection, one.session_id, "md").text
     for said in ("Go", "hm", "Calls **read**", '"path": "a.py"', "Result, an error", "print(1)", "went well", "Replaced: messages 1 to 2",
-                 "Cited of these: \\#1, \\#2", "**Look around** (done)", "all seen", "it prints", f"message:\\//{planner}/3"):  # fmt: skip
+                 "Cited of these: \\#1, \\#2", "**look** (done)", "Look around: done", "all seen", "it prints", f"message:\\//{planner}/3"):  # fmt: skip
         assert said in text, said
 
 
