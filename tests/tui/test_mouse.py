@@ -26,7 +26,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
         await shows(pilot, "explorer-2")
         await click(pilot, " Transcript")
         await shows(pilot, "[Transcript]")
-        await click(pilot, "explorer-1")
+        await click(pilot, "╴explorer-1")
         for answer, commands in (("n no", []), ("y yes", ["compact"])):
             await click(pilot, "C Compact")
             await shows(pilot, "y yes")
@@ -35,7 +35,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
             await until(
                 pilot, lambda commands=commands: [each[0] for each in desk.session.commands()] == commands
             )
-        await click(pilot, "explorer-1", times=2)
+        await click(pilot, "╴explorer-1", times=2)
         await shows(pilot, without="1 Plan")
 
 

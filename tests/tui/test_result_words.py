@@ -101,13 +101,13 @@ def test_what_only_programs_read_is_folded_into_words() -> None:
     words = without_machine_text(inbox)
     assert words is not None
     assert [line for line in words.split("\n") if line.strip()] == [
-        "- ✓ Task Explore vendor done · 1 artifact", "  5 files.", "- ✗ Task Explore .ci failed: no credit", "- A person says: hurry",
+        "- ✓ Task vendor done · 1 artifact", "  5 files.", "- ✗ Task ci failed: no credit", "- A person says: hurry",
     ]  # fmt: skip
     first = f'# Task: Explore .ci\n\nLook at it.\n\nscope: {{"a": 1}}\n\nhandoff: {{"inputs_ref": ["{digest}"]}}\n\nSave it.'
     assert without_machine_text(first) == "# Task: Explore .ci\n\nLook at it.\n\nSave it."
     assert without_machine_text('plain\n{"inbox": [1]}') is None
     assert without_machine_text("the handoff: is later") is None
-    assert inbox_payload_words("task_done", json.dumps(notes[0])) == "✓ Task Explore vendor done · 1 artifact"
+    assert inbox_payload_words("task_done", json.dumps(notes[0])) == "✓ Task vendor done · 1 artifact"
     assert result_words(
         json.dumps({"plan": "wb8h22if", "revision": 1, "tasks": {"ci": "vjyjd5b2"}, "ref": digest})
     ) == ("revision 1, 1 task")

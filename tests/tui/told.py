@@ -34,7 +34,7 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
             last_active=started + 290, turn=3, input_tokens=0, output_tokens=0, cost_usd=None, model_calls=0, composition="{}",
         )  # fmt: skip
     session.task(
-        "task-a", "Read the ledger", agent="expl-a", parent_plan_id="plan-told", status="done", result="blue", position=0,
+        "task-a", "Read the ledger", name="Read the ledger", agent="expl-a", parent_plan_id="plan-told", status="done", result="blue", position=0,
         created_at=started, ended_at=started + 290,
     )  # fmt: skip
     clock = [started]
