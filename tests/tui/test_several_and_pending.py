@@ -29,11 +29,11 @@ async def test_r_takes_back_a_pause_that_has_not_come(desk: Desk, applied: bool)
                 else {}
             ),
         )
-        await shows(pilot, "explorer-1  ● pausing")
+        await shows(pilot, "explorer-1 (explorer)  ● pausing")
         await pilot.press("r")
         assert (await commands(pilot, desk, 2))[1] == ("resume", "explorer1", None, {})
         desk.feed.wake()
-        await shows(pilot, "explorer-1  ● working")
+        await shows(pilot, "explorer-1 (explorer)  ● working")
 
 
 async def test_r_takes_back_a_pause_of_the_whole_run(desk: Desk) -> None:
