@@ -138,7 +138,7 @@ async def test_help_tells_first_what_works_in_the_pane_it_was_asked_in(desk: Des
 
 
 async def test_c_goes_to_where_the_transcript_was_compacted(large_desk: Desk) -> None:
-    async with large_desk.shown("part 2 ", row="task:task001") as pilot:
+    async with large_desk.shown("coder-2 ", row="task:task001") as pilot:
         await shows(pilot, "3 coder-1", without="reading")
         await pilot.press("3", "c")
         await shows(pilot, "from #3 verbatim")
