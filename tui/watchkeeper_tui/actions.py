@@ -232,12 +232,12 @@ def drop_lines(target: Target, text: str) -> list[str]:
     tasks = droppable(target)
     running = any(task.status == "running" for task in tasks)
     lines = [
-        f"Drop {', '.join(f'“{clip(sanitize(task.title or task.name), 40)}”' for task in tasks[:4])}"
+        f"Drop {', '.join(clip(task.label, 40) for task in tasks[:4])}"
         + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
         + ("; its agent stops at its next step" if running else "")
     ]
     after = dependents(target)
-    names = ", ".join(clip(sanitize(task.title or task.name), 40) for task in after[:MOST_NAMES])
+    names = ", ".join(clip(task.label, 40) for task in after[:MOST_NAMES])
     more = f" and {len(after) - MOST_NAMES} more" if len(after) > MOST_NAMES else ""
     depends = (
         "1 task depends on it and runs" if len(after) == 1 else f"{len(after)} tasks depend on it and run"
@@ -564,7 +564,7 @@ def _drop_tasks(target: Target, text: str) -> list[Request]:
                 "act": "drop",
                 "arguments": {"task": task.id} | ({"reason": text.strip()} if text.strip() else {}),
             },
-            f"drop “{clip(sanitize(task.title or task.name), 30)}”",
+            f"drop {clip(task.label, 30)}",
         )
         for task in droppable(target)
     ]
