@@ -63,7 +63,7 @@ async def test_a_task_is_added_by_keyboard_alone_and_the_form_closes_when_it_is_
         await until(pilot, lambda: isinstance(pilot.app.screen, PlanScreen if place else LiveScreen))
         await shows(pilot, "check is added")
     assert last(desk) == ("plan", None, {"act": "add", "arguments": {
-        "name": "check", "title": "Check it", "role": "explorer", "depends_on": ["t-core", "t-tui"],
+        "name": "check", "title": "Check it", "role": "explorer", "depends_on": ["explorer-1", "explorer-2"],
         "expected_outputs": ["report", "file:out.md"], "instructions": "Look.\nTwice.",
     }})  # fmt: skip
 
@@ -79,25 +79,23 @@ async def test_a_revision_is_filled_in_with_what_is_there_and_sends_what_was_cha
         screen = await form(pilot)
         await until(pilot, lambda: screen.typed("instructions") == "One.\nTwo.")
         assert [screen.typed(name) for name in ("title", "role", "needs", "outputs")] == [
-            "Write the survey", "explorer", "t-core, t-tui", "survey",
+            "Write the survey", "explorer", "explorer-1, explorer-2", "survey",
         ]  # fmt: skip
         await pilot.press("ctrl+s")
         await shows(pilot, "nothing was changed")
         assert desk.session.commands() == []
-        await pilot.press("tab", "tab", "ctrl+u", *"t-core", "ctrl+s")
+        await pilot.press("tab", "tab", "ctrl+u", *"explorer-1", "ctrl+s")
         await answer(pilot, desk, "applied", "t-survey is revised")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
     assert last(desk) == (
-        "plan", "t-survey", {"act": "revise", "arguments": {"task": "t-survey", "depends_on": ["t-core"]}},
+        "plan", "t-survey", {"act": "revise", "arguments": {"task": "t-survey", "depends_on": ["explorer-1"]}},
     )  # fmt: skip
 
 
 async def test_a_drop_names_what_depends_on_the_task_and_takes_a_reason(desk: Desk) -> None:
     async with desk.shown(row="task:t-tui") as pilot:
         await pilot.press("D")
-        await shows(
-            pilot, "Drop “Explore tui”", "1 task depends on it and runs without it: Write the survey", "y yes"
-        )
+        await shows(pilot, "Drop explorer-2", "1 task depends on it and runs without it: t-survey", "y yes")
         await pilot.press("m")
         await form(pilot)
         await pilot.press(*"late", "ctrl+s")
@@ -145,7 +143,10 @@ async def test_a_re_run_with_a_message_starts_a_host_where_none_runs(desk: Desk)
             {"name": "x", "instructions": "x", "role": "nobody"},
             "there is no role 'nobody'; there are coder, explorer",
         ),
-        ({"name": "x", "instructions": "x", "needs": "t-core, t-none"}, "there is no other task 't-none'"),
+        (
+            {"name": "x", "instructions": "x", "needs": "explorer-1, t-none"},
+            "there is no other task 't-none'",
+        ),
     ],
 )
 async def test_bad_input_is_said_before_it_is_sent_and_the_text_stays(desk, fields, said):
@@ -203,7 +204,7 @@ async def test_what_changes_while_a_form_is_open_refuses_it_and_keeps_the_text(d
             desk.host_pid = None
         desk.session.event("task.running", None, "t-survey")
         desk.feed.wake()
-        reason = "“Write the survey” is running" if what == "task" else "the run is over"
+        reason = "t-survey is running" if what == "task" else "the run is over"
         await shows(pilot, f"not possible now: {reason}")
         await pilot.press("ctrl+s")
         await shows(pilot, "your text is kept")
