@@ -140,12 +140,12 @@ async def test_an_agent_that_was_chosen_is_shown_again_where_it_is_there_again(d
         await pilot.press("end")
         await at(pilot, STEPS)
         await pilot.press("j")
-        await shows(pilot, "═ The ledger is blue.", "turn 3: The ledger")
+        await shows(pilot, "═ Read the ledger (explorer)", "turn 3: The ledger")
         await pilot.press("home", "right")
         await at(pilot, 2)
         await shows(pilot, "═ planner  ● working", "no message yet")
         await pilot.press("end")
-        await shows(pilot, "═ The ledger is blue.", "turn 3: The ledger")
+        await shows(pilot, "═ Read the ledger (explorer)", "turn 3: The ledger")
 
 
 async def test_enter_on_a_compaction_goes_to_where_it_was_applied(desk: Desk) -> None:
