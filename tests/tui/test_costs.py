@@ -34,7 +34,8 @@ async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_
             if "│" in line
         }
         planner, core, docs = (
-            next(rows[name] for name in rows if words in name) for words in ("planner", "core", "docs")
+            next(rows[name] for name in rows if words in name)
+            for words in ("planner", "explorer-1", "explorer-3")
         )
         assert "~$0.55" in planner  # the sum of what is below it
         assert "~$0.11" in core

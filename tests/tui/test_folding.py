@@ -186,7 +186,7 @@ def test_a_reading_shares_with_the_one_before_all_that_did_not_change(tmp_path: 
 def test_text_that_is_no_utf8_is_read_with_marks_and_stops_nothing(tmp_path: Path) -> None:
     connection = create(tmp_path / "w.db")
     session = small_session(connection)
-    connection.execute("UPDATE agents SET name = CAST(x'66ff6f' AS TEXT) WHERE id = 'explorer1'")
+    connection.execute("UPDATE tasks SET name = CAST(x'66ff6f' AS TEXT) WHERE id = 't-core'")
     viewer = accept_any_text(open_readonly(tmp_path / "w.db"))
     reading = SessionSnapshotReader(session.id).read(viewer, session.now)
     assert reading is not None

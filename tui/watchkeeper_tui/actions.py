@@ -65,8 +65,8 @@ class Target:
         if len(self.agents) > 3:
             return formatting.plural(len(self.agents), "agent")
         if self.agents:
-            return ", ".join(agent.label for agent in self.agents)
-        return ", ".join(clip(task.label, 40) for task in self.tasks) or "nothing"
+            return ", ".join(sanitize(agent.label) for agent in self.agents)
+        return ", ".join(clip(sanitize(task.label), 40) for task in self.tasks) or "nothing"
 
     @property
     def approvals(self) -> tuple[ApprovalFacts, ...]:
@@ -205,7 +205,7 @@ def cancel_lines(target: Target, text: str) -> list[str]:
     """Which tasks would end."""
     lines = [
         f"Cancel {formatting.plural(len(cancellable(target)), 'task')}: "
-        + ", ".join(clip(task.label, 40) for task in target.tasks)
+        + ", ".join(clip(sanitize(task.label), 40) for task in target.tasks)
     ]
     lines.append(
         "Its agent stops at once; what it did is kept, and the planner is notified. r resumes it later."
@@ -232,12 +232,12 @@ def drop_lines(target: Target, text: str) -> list[str]:
     tasks = droppable(target)
     running = any(task.status == "running" for task in tasks)
     lines = [
-        f"Drop {', '.join(clip(task.label, 40) for task in tasks[:4])}"
+        f"Drop {', '.join(clip(sanitize(task.label), 40) for task in tasks[:4])}"
         + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
         + ("; its agent stops at its next step" if running else "")
     ]
     after = dependents(target)
-    names = ", ".join(clip(task.label, 40) for task in after[:MOST_NAMES])
+    names = ", ".join(clip(sanitize(task.label), 40) for task in after[:MOST_NAMES])
     more = f" and {len(after) - MOST_NAMES} more" if len(after) > MOST_NAMES else ""
     depends = (
         "1 task depends on it and runs" if len(after) == 1 else f"{len(after)} tasks depend on it and run"
@@ -261,7 +261,7 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
                 if agent
                 else ""
             )
-            lines.append(f"Re-run {clip(task.label, 50)} as attempt {task.attempt + 1}{spent}")
+            lines.append(f"Re-run {clip(sanitize(task.label), 50)} as attempt {task.attempt + 1}{spent}")
         names = {task.id: task for task in target.snapshot.tasks}
         ids = {task.id for task in target.tasks}
         later = [
@@ -302,7 +302,7 @@ def compact_lines(target: Target, text: str) -> list[str]:
             left = "about as many: little can be freed yet"
         window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
         lines.append(
-            f"Compact {agent.label}: {formatting.tokens(guess.tokens_now)}{window} tok"
+            f"Compact {sanitize(agent.label)}: {formatting.tokens(guess.tokens_now)}{window} tok"
             f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
         )
         if guess.tokens_fixed:
@@ -456,7 +456,7 @@ def _resume(target: Target, text: str) -> list[Request]:
     if not target.hosted or target.snapshot.state is SessionState.PAUSED or target.snapshot.pauses_all:
         return [Request("resume", about="resume the run")]
     return [
-        Request("resume", agent.id, about=f"resume {agent.label}")
+        Request("resume", agent.id, about=f"resume {sanitize(agent.label)}")
         for agent in target.agents
         if agent.status in _RESUMABLE or agent in target.pausing
     ]
@@ -474,7 +474,8 @@ def _each_agent(
     def requests(target: Target, text: str) -> list[Request]:
         wanted = [agent for agent in target.agents if able(agent)]
         return [
-            Request(kind, agent.id, None, payload(text), f"{verb or kind} {agent.label}") for agent in wanted
+            Request(kind, agent.id, None, payload(text), f"{verb or kind} {sanitize(agent.label)}")
+            for agent in wanted
         ]
 
     return requests
@@ -502,7 +503,7 @@ def _why_not_cancel(target: Target) -> str:
 
 def _cancel(target: Target, text: str) -> list[Request]:
     return [
-        Request("cancel", None, task.id, about=f"cancel {clip(task.label, 30)}")
+        Request("cancel", None, task.id, about=f"cancel {clip(sanitize(task.label), 30)}")
         for task in cancellable(target)
     ]
 
@@ -515,7 +516,7 @@ def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
                 None,
                 task.id,
                 {"fresh": fresh} | ({"message": text.strip()} if text.strip() else {}),
-                f"re-run {clip(task.label, 30)}",
+                f"re-run {clip(sanitize(task.label), 30)}",
             )
             for task in target.tasks
         ]
@@ -564,7 +565,7 @@ def _drop_tasks(target: Target, text: str) -> list[Request]:
                 "act": "drop",
                 "arguments": {"task": task.id} | ({"reason": text.strip()} if text.strip() else {}),
             },
-            f"drop {clip(task.label, 30)}",
+            f"drop {clip(sanitize(task.label), 30)}",
         )
         for task in droppable(target)
     ]
@@ -664,7 +665,7 @@ def _of_messages(kind: str) -> Callable[[Target, str], list[Request]]:
             raise ValueError("name messages by their numbers, such as 12,14-16")
         which = f"message {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} messages"
         return [
-            Request("edit", agent.id, None, {kind: numbers}, f"{kind} {which} of {agent.label}")
+            Request("edit", agent.id, None, {kind: numbers}, f"{kind} {which} of {sanitize(agent.label)}")
             for agent in target.agents[:1]
         ]
 
@@ -685,7 +686,7 @@ def _rewrite(target: Target, text: str) -> list[Request]:
             agent.id,
             None,
             {"texts": {number: wanted}},
-            f"rewrite summary {number} of {agent.label}",
+            f"rewrite summary {number} of {sanitize(agent.label)}",
         )
         for agent in target.agents[:1]
     ]

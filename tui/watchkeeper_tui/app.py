@@ -117,7 +117,7 @@ def _questions(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     for each in after.approvals:
         if each.id not in known:
             agent = after.agent(each.agent_id)
-            name = agent.full_label if agent else "an agent"
+            name = sanitize(agent.full_label) if agent else "an agent"
             question = clip(sanitize(question_words(each.tool, each.question)), 160)
             yield Notice(f"{name} needs you", f"wants to run {sanitize(each.tool)} {question}", "warning")
 
@@ -129,9 +129,8 @@ def _terminals(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     known = {each.program_session for each, _ in terminals.needy(before.external, before.read_at, None)}
     for each, condition in terminals.needy(after.external, after.read_at, None):
         if each.program_session not in known:
-            yield Notice(
-                f"{terminals.name_of(each)} {condition.word}", condition.note or condition.word, "warning"
-            )
+            word = "needs you" if condition.role == "waiting" else condition.word
+            yield Notice(f"{terminals.name_of(each)} {word}", condition.note or word, "warning")
 
 
 def _limits(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
@@ -142,14 +141,18 @@ def _limits(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         first, more = new[0], f" and {len(new) - 1} more" if len(new) > 1 else ""
         limit = parked_limit(first.parked_until, first.status_reason)
         words = limit_text(limit, after.read_at)
-        yield Notice("usage limit reached", f"{clip(first.label, 24)}{more}: {sanitize(words)}", "warning")
+        yield Notice(
+            "usage limit reached", f"{clip(sanitize(first.label), 24)}{more}: {sanitize(words)}", "warning"
+        )
 
 
 def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     failed = {task.id for task in before.tasks if task.status == "failed"}
     for task in after.tasks:
         if task.status == "failed" and task.id not in failed:
-            yield Notice("task failed", clip(f"{task.label}: {sanitize(task.error or '')}", 200), "error")
+            yield Notice(
+                "task failed", clip(f"{sanitize(task.label)}: {sanitize(task.error or '')}", 200), "error"
+            )
 
 
 def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
@@ -513,9 +516,9 @@ class WatchkeeperApp(ThemedApp):
             self.open_message(session_id, found.agent_id, found.seq, call_id=found.tool_use_id, until=until)
         else:
             agent = self.snapshot.agent(found.event.agent_id)
-            name = agent.full_label if agent is not None else found.event.agent_id or ""
+            name = sanitize(agent.full_label) if agent is not None else found.event.agent_id or ""
             task = self.snapshot.task(found.event.task_id)
-            facts = event_facts(found.event, name, task.label if task is not None else "")
+            facts = event_facts(found.event, name, sanitize(task.label) if task is not None else "")
             self.push_screen(HelpScreen(facts, title=f"Event #{found.event.seq:,}"))
 
     def open_message(

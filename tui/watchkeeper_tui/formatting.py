@@ -317,5 +317,5 @@ class EventLine:
 
 def event_lines(events: Iterable[EventFacts], tasks: Iterable[TaskFacts]) -> Iterator[EventLine]:
     """Lines for these events, which name their tasks as the plan does."""
-    names = {task.id: task.label for task in tasks}
+    names = {task.id: sanitize(task.label) for task in tasks}
     return (EventLine(each, names.get(each.task_id or "", "")) for each in events)

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar, overload
 from watchkeeper.store.names import with_role
 from watchkeeper.store.snapshot import AgentFacts, TaskFacts
 from watchkeeper_tui import formatting
+from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import (
     Condition,
     SessionState,
@@ -467,8 +468,8 @@ def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snaps
 def _name(task: TaskFacts | None, agent: AgentFacts | None) -> str:
     """The name of an agent, else of a task, with the role in brackets. Sanitised."""
     if agent is not None and (task is None or agent.task_id == task.id):
-        return agent.full_label
-    return with_role(task.label, task.role) if task is not None else ""
+        return sanitize(agent.full_label)
+    return sanitize(with_role(task.label, task.role)) if task is not None else ""
 
 
 def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
@@ -477,7 +478,7 @@ def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
     for need in task.depends_on:
         other = snapshot.task(need)
         if other is None or other.status not in ("done", "dropped"):
-            unmet.append(need if other is None else other.label)
+            unmet.append(need if other is None else sanitize(other.label))
     return tuple(unmet)
 
 

@@ -547,7 +547,7 @@ class Roster:
             for before, agent in zip_longest(self._agents, agents):
                 if before is not agent:
                     self._look(agent, now)
-                    name = agent.label
+                    name = sanitize(agent.label)
                     if self.names.get(agent.id) != name:
                         names[agent.id] = name
             if names:

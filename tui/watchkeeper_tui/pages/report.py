@@ -59,7 +59,7 @@ def _standing(view: PageContext) -> list[PageLine]:
     condition = agent_condition(
         agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing
     )
-    parts = [agent.full_label, sanitize(formatting.model_name(agent.model))]
+    parts = [sanitize(agent.full_label), sanitize(formatting.model_name(agent.model))]
     session = view.snapshot.session
     noted = roles_of(session.roles).get(agent.role) if session is not None else None
     if noted is not None and noted.effort_text:
@@ -89,7 +89,7 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     task = view.snapshot.task(view.agent.task_id)
     asked = report.instructions or view.agent.goal
     parent = view.snapshot.agent(view.agent.parent_agent_id)
-    by = f"by {parent.label}" if parent is not None else "by you"
+    by = f"by {sanitize(parent.label)}" if parent is not None else "by you"
     if report.inputs:
         by += f", with {formatting.plural(report.inputs, 'artifact')} of other tasks"
     lines = [heading("asked", "Task", by)]
@@ -199,7 +199,7 @@ def _tasks(view: PageContext) -> list[PageLine]:
     note = f"{ended} of {len(tasks)} done" + (f", {failed} failed" if failed else "")
     step = current_step([each.status for each in tasks]) if plans else None
     if step is not None:
-        note += f", at step {step + 1}: {clip(tasks[step].label, 40)}"
+        note += f", at step {step + 1}: {clip(sanitize(tasks[step].label), 40)}"
     return [heading("tasks", "Tasks", note), *(_task(view, each) for each in tasks), blank("tasks.end")]
 
 
@@ -210,7 +210,7 @@ def _task(view: PageContext, task: TaskFacts) -> PageLine:
     room = (
         max(12, min(40, view.width // 3)) if text or worker is not None else max(12, min(80, view.width - 18))
     )
-    name = fit(task.label, room)
+    name = fit(sanitize(task.label), room)
     outcome = clip(" ".join(sanitize(text or condition.word).split()), 200)
     pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (name, "text")]
     if task.attempt > 1:
@@ -385,7 +385,7 @@ def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
     keeper = snapshot.agent(task.plan_id) or snapshot.agent(
         snapshot.session.planner_agent_id if snapshot.session else None
     )
-    name = keeper.label if keeper is not None else "the planner"
+    name = sanitize(keeper.label) if keeper is not None else "the planner"
     return f"to-do of {name}"
 
 
@@ -405,7 +405,7 @@ def task_summary(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list
 
 def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
     """The page of the task."""
-    lines = paragraph("task.name", with_role(task.label, task.role), width, role="strong")
+    lines = paragraph("task.name", sanitize(with_role(task.label, task.role)), width, role="strong")
     if task.title != task.label:
         lines += paragraph("task.title", task.title, width, most=12)
     lines += _role(snapshot, task, width)
@@ -453,7 +453,7 @@ def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:
         lines.append(
             PageLine(
                 f"task.needs.{each.id}",
-                ((f"  {condition.glyph} ", condition.role), (each.label, "text")),
+                ((f"  {condition.glyph} ", condition.role), (sanitize(each.label), "text")),
             )
         )
     if len(needed) > _MOST_NAMED:

@@ -57,7 +57,7 @@ class ArtifactList(RowView[ArtifactFacts]):
         return (
             ((sanitize(row.name), "text"), (again, "muted")),
             ((size, "muted"),),
-            ((agent.label if agent is not None else sanitize(row.agent_id or ""), "muted"),),
+            ((sanitize(agent.label) if agent is not None else sanitize(row.agent_id or ""), "muted"),),
             ((formatting.when(row.created_at, self.watch_app.now()), "muted"),),
         )
 

@@ -158,7 +158,7 @@ def header_pieces(
     glyph, role, word = pass_look(facts.status)
     first: list[Piece] = [
         (f" Compaction{which}  ", "strong"),
-        (f"{clip(agent.full_label, 40) if agent else sanitize(facts.agent_id)}  ", "text"),
+        (f"{clip(sanitize(agent.label), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
         (f"{glyph} {word}  ", role),
     ]
     if facts.tokens_before is not None and facts.tokens_after is not None:

@@ -441,7 +441,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         hints = [
             KeyHint(
                 key_for(f"act.{each.id}", each.key),
-                each.label,
+                sanitize(each.label),
                 f"act('{each.id}')",
                 self._why_not(each, target),
             )

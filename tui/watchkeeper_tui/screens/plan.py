@@ -223,7 +223,7 @@ class PlanScreen(PageScreen, ActingScreen):
     def _read(self, event_seq: int) -> None:
         self._read_seq = event_seq
 
-        labels = {task.id: task.label for task in self.watch_app.snapshot.tasks}
+        labels = {task.id: sanitize(task.label) for task in self.watch_app.snapshot.tasks}
 
         def question(connection: Connection) -> tuple[Revision, ...]:
             rows = plan_revisions(connection, self.session_id)
@@ -325,11 +325,11 @@ def graph_rows(snapshot: Snapshot) -> list[GraphRow]:
             by_id[need] for need in task.depends_on if need in by_id and by_id[need].status not in _OVER
         ]
         words: list[Piece] = [
-            (task.label, "text"),
+            (sanitize(task.label), "text"),
             (f"  {sanitize(task.status)}", glyphs[task.id][1]),
         ]
         if open_needs and task.status not in _OVER:
-            names = ", ".join(need.label for need in open_needs[:MOST_NAMES])
+            names = ", ".join(sanitize(need.label) for need in open_needs[:MOST_NAMES])
             more = f" and {len(open_needs) - MOST_NAMES} more" if len(open_needs) > MOST_NAMES else ""
             words += [("  ", "text"), (f"waits for {names}{more}", "waiting")]
         if waiting.get(task.id) and task.status not in _OVER:

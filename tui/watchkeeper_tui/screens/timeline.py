@@ -462,7 +462,7 @@ class TimelineScreen(ReadingScreen):
         if agent is None:
             return ()
         pieces: list[Piece] = [
-            (clip(agent.label, 40), "accent"),
+            (clip(sanitize(agent.label), 40), "accent"),
             (f"  {formatting.time_of_day(view.cursor)}  ", "muted"),
         ]
         if mark is not None:
@@ -553,7 +553,7 @@ class TimelineScreen(ReadingScreen):
 
 def _indented(row: TimelineAgent) -> str:
     """An agent's name below the one that started it."""
-    return "  " * min(row.depth, 3) + row.label
+    return "  " * min(row.depth, 3) + sanitize(row.label)
 
 
 def _seconds(seconds: float) -> str:

@@ -41,7 +41,7 @@ from watchkeeper_tui.pages.transcript import (
 )
 from watchkeeper_tui.reader import ProcessWatch
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
-from watchkeeper_tui.sanitize import clip
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import (
     AgentDetail,
     SessionState,
@@ -534,7 +534,7 @@ class AgentPane(Vertical):
             )
             width = max(20, self.size.width - 8)
             pieces = [
-                *pane_title(self.NUMBER, f"{clip(agent.full_label, 40)}  "),
+                *pane_title(self.NUMBER, f"{clip(sanitize(agent.full_label), 40)}  "),
                 (f"{condition.glyph} {condition.word}", condition.role),
                 (f"  turn {agent.turn}", "muted"),
             ]

@@ -202,7 +202,7 @@ class Header(Widget):
                 note = agent_condition(first, snapshot.state, self._known_until).note
                 why = f" {' '.join(note.removeprefix(word).split())}".rstrip()
             role = roster.roles.get(glyph, "waiting")
-            name = clip(first.label, 24)
+            name = clip(sanitize(first.label), 24)
             yield _Need.of_several(glyph, len(ids), name, why, role, verb=f" {word}")
 
     def _parked(self, now: float) -> Iterator[list[Piece]]:
@@ -212,7 +212,7 @@ class Header(Widget):
             words = limit_text(parked_limit(first.parked_until, first.status_reason), now)
             more = f" +{len(parked) - 1}" if len(parked) > 1 else ""
             yield [
-                ("◷ ", "slot"), (clip(first.label, 24), "strong"),
+                ("◷ ", "slot"), (clip(sanitize(first.label), 24), "strong"),
                 (f" {sanitize(words.removeprefix('usage '))}{more}", "slot"),
             ]  # fmt: skip
         elif (session := self._snapshot.session) is not None:
@@ -518,7 +518,7 @@ def status_pieces(
         return [
             ("? ", "waiting"),
             (
-                f"{agent.full_label if agent else 'an agent'} wants to run {sanitize(first.tool)} ",
+                f"{sanitize(agent.full_label) if agent else 'an agent'} wants to run {sanitize(first.tool)} ",
                 "waiting",
             ),
             (clip(sanitize(question_words(first.tool, first.question)), 100), "text"),
@@ -654,7 +654,7 @@ def _came(command: CommandFacts, snapshot: Snapshot) -> str:
     if command.agent_id is None:
         return "the run is paused" if snapshot.state is SessionState.PAUSED else ""
     agent = snapshot.agent(command.agent_id)
-    return f"{agent.label} is paused" if agent is not None and agent.status == "paused" else ""
+    return f"{sanitize(agent.label)} is paused" if agent is not None and agent.status == "paused" else ""
 
 
 def _run(snapshot: Snapshot, now: float) -> list[Piece]:
@@ -698,7 +698,9 @@ def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
         note = condition.note or clip(sanitize(task.result or ""), 300)
     else:
         return [("select an agent: j k move, enter opens, ? shows every key", "faint")]
-    name = agent.full_label if agent is not None else task.label if task is not None else ""
+    name = (
+        sanitize(agent.full_label) if agent is not None else sanitize(task.label) if task is not None else ""
+    )
     title = sanitize(task.title) if task is not None else ""
     note = title if note in ("", name) and title != name else "" if note == name else note
     return [

@@ -138,7 +138,10 @@ class PlanView(RowView[PlanRow]):
         if snapshot.tasks is not self._names_of:
             self._names_of = snapshot.tasks
             longest = max(
-                (cell_len(with_role(task.label, task.role)[:MOST_NAME_CELLS]) for task in snapshot.tasks),
+                (
+                    cell_len(sanitize(with_role(task.label, task.role))[:MOST_NAME_CELLS])
+                    for task in snapshot.tasks
+                ),
                 default=0,
             )
             if longest + TREE_CELLS != self._longest_name:
@@ -537,7 +540,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             return (
                 [
                     ("… ", "faint"),
-                    (fit(row.label, NAME_CELLS) + " ", "text"),
+                    (fit(sanitize(row.label), NAME_CELLS) + " ", "text"),
                     *bar,
                     (note, "muted" if left else "bar_high"),
                 ],
