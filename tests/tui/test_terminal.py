@@ -130,8 +130,8 @@ def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(termi
 def test_a_commit_reaches_the_screen_and_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
     terminal.until(lambda text: "STOPPED" in text and "explorer-1" in text)
     connection = terminal.connection  # type: ignore[attr-defined]
-    connection.execute("UPDATE tasks SET title = 'Explore the moon' WHERE id = 't-core'")
-    terminal.until(lambda text: "the moon" in text, 5)
+    connection.execute("UPDATE tasks SET name = 'the-moon' WHERE id = 't-core'")
+    terminal.until(lambda text: "the-moon" in text, 5)
     terminal.press("q")
     assert terminal.ended() == 0
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
