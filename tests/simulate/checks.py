@@ -121,8 +121,6 @@ def at_end(read: Read, session: str, ledger: Ledger) -> list[str]:
     if read("SELECT 1 FROM approvals p JOIN agents a ON a.id = p.agent_id WHERE p.status = 'waiting' AND a.status IN"
             " ('done', 'failed', 'cancelled')"):  # fmt: skip
         found.append("a question of an agent that has ended still waits")
-    if read("SELECT 1 FROM reservations"):
-        found.append("a budget is still reserved")
     status = read("SELECT status FROM sessions WHERE id = ?", session)[0][0]
     if status == "done":
         found += _inputs(read, session)

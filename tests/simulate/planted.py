@@ -33,7 +33,7 @@ class Planted:
 
 
 FAULTS = [
-    Planted("no fence", "store/writer.py", "WHERE id = ?2 AND lease_epoch = ?3 RETURNING", "WHERE id = ?2 AND ?3 > 0 RETURNING"),
+    Planted("no fence", "store/writer.py", "WHERE id = ?2 AND lease_epoch = ?3 RETURNING", "WHERE id = ?2 AND ?3 >= 0 RETURNING"),
     Planted("acknowledged, and not committed", "store/writer.py", '                connection.execute("COMMIT")\n',
             '                connection.execute("COMMIT" if self.commits % 40 != 39 else "ROLLBACK")\n'),
     Planted("running is not written", "agents/toolbox.py",

@@ -280,8 +280,10 @@ class World:
 
     def _host_for_command(self) -> None:
         """As a person's shell does: a host of its own for a command that an ended session can take."""
-        rows = self.read("SELECT max(id) FROM commands WHERE status = 'queued'")
-        if rows[0][0] is not None and self._status() != "running":
+        rows = self.read(
+            "SELECT id, kind FROM commands WHERE status = 'queued' AND session_id = ? ORDER BY id DESC", self.session
+        )
+        if rows and rows[0][1] in control.WITHOUT_HOST and self._status() != "running":
             self._host(rows[0][0])
 
     def _status(self) -> str:
@@ -361,7 +363,9 @@ class World:
             self.ask("steer", agent_id=planner, payload={"text": "Please finish."})
 
     def _is_queued(self, kind: str) -> bool:
-        return bool(self.read("SELECT 1 FROM commands WHERE status = 'queued' AND kind = ?", kind))
+        return bool(
+            self.read("SELECT 1 FROM commands WHERE status = 'queued' AND kind = ? AND session_id = ?", kind, self.session)
+        )
 
     # --- One host -------------------------------------------------------------------------------------------
 
