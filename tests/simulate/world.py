@@ -281,7 +281,8 @@ class World:
     def _host_for_command(self) -> None:
         """As a person's shell does: a host of its own for a command that an ended session can take."""
         rows = self.read(
-            "SELECT id, kind FROM commands WHERE status = 'queued' AND session_id = ? ORDER BY id DESC", self.session
+            "SELECT id, kind FROM commands WHERE status = 'queued' AND session_id = ? ORDER BY id DESC",
+            self.session,
         )
         if rows and rows[0][1] in control.WITHOUT_HOST and self._status() != "running":
             self._host(rows[0][0])
@@ -364,7 +365,11 @@ class World:
 
     def _is_queued(self, kind: str) -> bool:
         return bool(
-            self.read("SELECT 1 FROM commands WHERE status = 'queued' AND kind = ? AND session_id = ?", kind, self.session)
+            self.read(
+                "SELECT 1 FROM commands WHERE status = 'queued' AND kind = ? AND session_id = ?",
+                kind,
+                self.session,
+            )
         )
 
     # --- One host -------------------------------------------------------------------------------------------

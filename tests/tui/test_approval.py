@@ -302,6 +302,26 @@ async def test_every_answer_is_followed_by_the_next_question_until_none_is_left(
     ]  # fmt: skip
 
 
+async def test_the_next_question_of_the_same_agent_opens_when_it_is_asked(desk, at_once):
+    """A person who answered an agent's question met its next one on the dashboard, where `y` copies."""
+    ask(desk, "bash", {"command": "git status"}, 1)
+    async with desk.shown(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("y")
+        await until(pilot, lambda: len(written(desk)) == 1)
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+        ask(desk, "bash", {"command": "make"}, 2)
+        desk.feed.wake()
+        await next_one(pilot, "appr2")
+        await shows(pilot, "2 of 2", "make")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+        ask(desk, "bash", {"command": "make clean"}, 3)
+        desk.feed.wake()
+        await until(pilot, lambda: len(pilot.app.snapshot.approvals) == 3)
+        assert not isinstance(pilot.app.screen, ApprovalScreen)
+
+
 async def test_a_key_that_is_pressed_twice_answers_one_question(desk, monkeypatch):
     monkeypatch.setattr("watchkeeper_tui.screens.approval.SETTLE_SECONDS", 3_600.0)
     asked_thrice(desk)

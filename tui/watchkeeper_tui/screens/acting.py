@@ -21,11 +21,15 @@ from watchkeeper_tui.actions import BY_ID, Action, Request, Target
 from watchkeeper_tui.control import MOST_SENT, PromptPreview, Sent
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.rows import Piece
 
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.approval import ApprovalScreen
+
+
+NEXT_QUESTION_SECONDS = 5.0
+"""An agent asks its next question when the call before has run. It opens by itself within this time after an answer."""
 
 
 class ActingScreen(WatchScreen):
@@ -34,6 +38,8 @@ class ActingScreen(WatchScreen):
     sent: tuple[Sent, ...] = ()
     """The newest first."""
     _groups = 0
+    _awaits: tuple[frozenset[str], float] | None = None
+    """The questions that were just answered, and until when one that comes after them opens by itself."""
     _foretold: tuple[Request, PromptPreview | None] | None = None
     """The command that is asked about, and the prompt that it would lead to, once that is known."""
     _opens_prompt = False
@@ -295,7 +301,21 @@ class ActingScreen(WatchScreen):
         """Show the first question that waits and is not one of those with these ids, if there is one."""
         waiting = (each for each in self.watch_app.snapshot.approvals if each.id not in answered)
         following = next(waiting, None)
-        return self._open_question(following, answered) if following is not None else None
+        self._awaits = None
+        if following is None:
+            self._awaits = answered, self.watch_app.now() + NEXT_QUESTION_SECONDS
+            return None
+        return self._open_question(following, answered)
+
+    def _newer_snapshot(self, snapshot: Snapshot) -> None:
+        super()._newer_snapshot(snapshot)
+        if self._awaits is None or not self.is_usable:
+            return
+        answered, until = self._awaits
+        if self.watch_app.now() > until or self.prompt.is_asking:
+            self._awaits = None
+        elif self.app.screen is self and any(each.id not in answered for each in snapshot.approvals):
+            self._open_next_question(answered)
 
     def show_grants(self) -> None:
         """List what a person allowed in this run, and ask which of it to revoke."""
