@@ -177,7 +177,7 @@ async def digested(bench: Bench) -> None:
 
     def work(name: str, request: Any) -> Any:
         turn = asked[name] = asked.get(name, 0) + 1
-        return _notes(name, turn) if turn <= 24 else [said(f"{name} is done")]
+        return _notes(name, turn) if turn <= 34 else [said(f"{name} is done")]
 
     planned = PlannedRun([task("alpha"), task("beta")], work)
     bench.start(

@@ -389,7 +389,7 @@ async def test_a_context_is_edited_by_a_command_and_undone_by_another(bench):
     async def release() -> None:
         await bench.until(lambda state: bench.model.hanging)
         agent = bench.state["agents"][-1]["id"]
-        numbers = {"drop": [2, 3]}
+        numbers = {"drop": [2, 4]}
         await bench.applied(bench.submit("edit", agent_id=agent, payload=numbers | {"preview": True}))
         assert [one["reason"] for one in passes_and_edits(bench)] == []
         done = bench.submit("edit", agent_id=agent, payload=numbers)

@@ -93,7 +93,7 @@ async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(
     assert result.is_error
     assert "stopped after 0.2 s" in str(result.content)
     worker_program.write_text(READY + ANSWER.format('"fine"'))
-    assert (await run("read", file_path="hello.py")).content == "fine"
+    assert (await run("read", file_path="hello.py")).content == "    1\tfine"
 
 
 async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program, workspace, make_pool):
@@ -102,7 +102,7 @@ async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program, work
     result = await run("read", file_path="hello.py")
     text = str(result.content)
     assert len(text) < 101_000
-    assert text.startswith("aaa")
+    assert text.startswith("    1\taaa")
     assert text.endswith("zzz")
     assert "400,000 of 500,000 characters left out" in text
     assert result.effects["whole_output"] == "a" * 300_000 + "z" * 200_000
