@@ -104,8 +104,8 @@ async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program, work
     assert len(text) < 101_000
     assert text.startswith("    1\taaa")
     assert text.endswith("zzz")
-    assert "400,000 of 500,000 characters left out" in text
-    assert result.effects["whole_output"] == "a" * 300_000 + "z" * 200_000
+    assert "400,006 of 500,006 characters left out" in text
+    assert result.effects["whole_output"] == "    1\t" + "a" * 300_000 + "z" * 200_000
 
 
 async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(run, workspace, monkeypatch):
