@@ -646,7 +646,7 @@ class CommandQueue:
     def _who(self, agent: Agent) -> str:
         """The agent and its task, for the planner to read; itself by name."""
         task = self._task_of(agent)
-        return f"{agent.name} (task {task.name})" if task is not None else f"you, {agent.name}"
+        return agent.name if task is not None else f"you, {agent.name}"
 
     def _agent(self, command: Command) -> Agent:
         agent = agents.load(self._store, command.agent_id) if command.agent_id else None
@@ -949,7 +949,7 @@ class DetachedCompactions:
 
 def _tell_of_compaction(tx: Transaction, agent: Agent) -> None:
     task = plans.load_task(tx, agent.task_id) if agent.task_id else None
-    who = f"{agent.name} (task {task.name})" if task is not None else f"you, {agent.name}"
+    who = agent.name if task is not None else f"you, {agent.name}"
     agent_state.tell_planner_of_person(tx, f"compacted the context of {who}.")
 
 

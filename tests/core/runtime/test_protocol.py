@@ -397,7 +397,7 @@ async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
 
     async def act() -> None:
         await bench.hanging("b")
-        [worker] = [one["id"] for one in bench.state["agents"] if one["name"] == "coder-1"]
+        [worker] = [one["id"] for one in bench.state["agents"] if one["name"] == "b"]
         before = calls_of_the_planner(bench)
         await bench.applied(bench.submit("steer", agent_id=worker, payload={"text": "two\nlines"}))
         await bench.applied(bench.submit("set_budget", payload={"kind": "usd", "amount": 50}))
@@ -411,10 +411,10 @@ async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
     assert (await bench.run_while(act)).status == "done"
     everything = "\n".join(told(bench))
     for line in (
-        "A person sent coder-1 (task b) a message.\n",
+        "A person sent b a message.\n",
         "A person set the session's budget: 50 usd.\n",
-        "A person paused coder-1 (task b); it continues when a person or you resume it.\n",
-        "A person resumed coder-1 (task b).\n",
+        "A person paused b; it continues when a person or you resume it.\n",
+        "A person resumed b.\n",
         "A person added the task c (coder): c.",
     ):
         assert line in everything
