@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.agents.agent_state import inputs_of
 from watchkeeper.records.states import TASK_MOVES, TaskStatus
 from watchkeeper.store import plans
-from watchkeeper.store.driver import Queries
 
 if TYPE_CHECKING:
     from tests.simulate.tools import Ledger
@@ -204,6 +203,3 @@ def _inputs(read: Read, session: str) -> Iterator[str]:
             inputs = [one.ref for one in inputs_of(Reads, task)]
             if plans.inputs_hash(inputs, task.instructions) != task.inputs_hash:
                 yield f"{task.name} is done on inputs that have changed"
-
-
-__all__ = ["Queries", "acknowledged", "after_commit", "at_end"]
