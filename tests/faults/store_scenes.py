@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.core.store.test_migrations import first_version
+from tests.core.store.test_migrations import earlier_version
 from tests.faults import scenario
 from tests.faults.oracle import reading
 from tests.faults.scene import Scene
@@ -63,20 +63,12 @@ def often() -> None:
 
 
 class Migrating(Scene):
-    """A file of the first schema is brought up to date."""
+    """A file of schema 10 is brought up to date."""
 
     name = "migrate"
 
     def prepare(self, folder: Path) -> None:
-        first_version(folder / "old.db")
-        connection = sqlite3.connect(folder / "old.db", isolation_level=None)
-        for seq in range(3, 200):
-            connection.execute(
-                "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
-                " VALUES ('a', ?, 'user', ?, 1, ?, 0)",
-                (seq, f'"a{seq}"', seq),
-            )
-        connection.close()
+        earlier_version(folder / "old.db")
 
     def work(self, folder: Path) -> int:
         database.open_writable(folder / "old.db").close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.store.test_migrations import first_version
+from tests.core.store.test_migrations import earlier_version
 from tests.faults.modules import write_modules
 from tests.support import places
 
@@ -281,23 +281,20 @@ def together(programs: list[list[str]]) -> list[subprocess.CompletedProcess[str]
 
 def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
-    first_version(path)
+    earlier_version(path)
     program = (
         "import sys; from pathlib import Path; import sqlite_utils; from watchkeeper.store import database, migrations;"
-        ""
         " print('ready', flush=True); sys.stdin.readline();"
         " opened = getattr(database, sys.argv[2])(Path(sys.argv[1]));"
-        " print(opened.execute('SELECT group_concat(content) FROM (SELECT content FROM messages ORDER BY"
-        " id)').fetchone()[0])"
+        " print(opened.execute('SELECT count(*) FROM messages').fetchone()[0])"
     )
     openers = ("open_writable", "open_readonly") * 2
     ends = together([[sys.executable, "-c", program, str(path), opener] for opener in openers])
     assert [end.stderr for end in ends] == [""] * 4
-    assert {end.stdout for end in ends} == {'"a1","b1","a2"\n'}
+    assert {end.stdout for end in ends} == {"11\n"}
     assert places.query(path, "PRAGMA integrity_check") == [("ok",)]
-    database.open_writable(tmp_path / "new.db").close()
-    names = "SELECT name FROM _sqlite_migrations ORDER BY name"
-    assert places.query(path, names) == places.query(tmp_path / "new.db", names)
+    names = "SELECT count(*), count(DISTINCT name) FROM _sqlite_migrations"
+    assert places.query(path, names) == [(11, 11)]
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])

@@ -32,7 +32,7 @@ from watchkeeper.store.driver import (
 )
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import lease_folder
-from watchkeeper.store.migrations import SCHEMA_VERSION, migrations, note_all_applied
+from watchkeeper.store.migrations import OLDEST_SCHEMA, SCHEMA_VERSION, migrations, note_all_applied
 from watchkeeper.store.place import DatabaseUrl, Place, absolute, place_of
 from watchkeeper.store.schema import BY_NAME, creation
 
@@ -86,8 +86,8 @@ def open_writable(path: Place, *, check_same_thread: bool = True) -> Connection:
     0600.
 
     Raises:
-        StoreUnusable: not a database, newer than this program, read-only, locked for 30 s, or on a network
-            file system.
+        StoreUnusable: not a database, of a schema that this program does not read, read-only, locked for 30 s, or on
+            a network file system.
     """
     with clear_errors(path):
         if not isinstance(path, Path):
@@ -117,8 +117,8 @@ def open_readonly(
     file.
 
     Raises:
-        StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, locked, or
-            damaged.
+        StoreUnusable: no such file, not a database of Watchkeeper, of a schema that this program does not read,
+            locked, or damaged.
     """
     if not isinstance(path, Path):
         with clear_errors(path):
@@ -263,7 +263,7 @@ def _back_up_schema(path: Path, version: int) -> None:
     """The caller holds the write lock, so the copy is what the migration begins with."""
     target = path.with_name(f"{path.name}.schema-{version}.backup")
     with closing(sqlite3.connect(read_only_uri(path), uri=True, isolation_level=None)) as source:
-        copy_database(source, path, target, overwrite=True, count=False)
+        copy_database(source, path, target, overwrite=True)
 
 
 def _prepare_file(path: Path) -> None:
@@ -286,6 +286,11 @@ def _versions(connection: Connection, path: Path, timeout_seconds: float | None 
         raise StoreUnusable(
             f"{path} was written by a newer Watchkeeper (schema {version}, this program knows"
             f" {SCHEMA_VERSION}); upgrade it"
+        )
+    if 0 < version < OLDEST_SCHEMA and application == APPLICATION_ID:
+        raise StoreUnusable(
+            f"{path} has schema {version}, and this program reads {OLDEST_SCHEMA} and later; choose another file with"
+            " --db, or export its sessions with the Watchkeeper that wrote it"
         )
     if application not in (0, APPLICATION_ID) or (application == 0 and has_tables):
         raise StoreUnusable(f"{path} is a database of another program; choose another file with --db")
@@ -572,13 +577,12 @@ def copy_database(
     *,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    count: bool = True,
 ) -> int:
     """Copy the database at `path`, open as `source`, to `target` by SQLite's backup API, as of one moment.
 
     Hosts may write meanwhile. The copy has mode 0600. It gets its name only once it is complete and its integrity
     was checked, and replaces another file only if `overwrite`. `progress` gets (pages copied, all pages).
-    Returns how many sessions the copy holds, or 0 unless `count` (an earlier schema cannot say which were deleted).
+    Returns how many sessions the copy holds.
 
     Raises:
         BadInput: `target` exists, is no place for a file, or is the database itself.
@@ -589,7 +593,7 @@ def copy_database(
         with unfinished(target) as (part, descriptor):
             _copy_pages(source, part, progress)
             reach("backup.copied")
-            sessions = _check_part(part, count=count)
+            sessions = _check_part(part)
             os.fsync(descriptor)
             if overwrite:
                 os.replace(part, target)
@@ -646,8 +650,8 @@ def _copy_pages(source: Connection, part: Path, progress: Callable[[int, int], N
         copy.close()
 
 
-def _check_part(part: Path, *, count: bool) -> int:
-    """How many sessions the copy holds (0 unless `count`: an earlier schema cannot say which were deleted).
+def _check_part(part: Path) -> int:
+    """How many sessions the copy holds.
 
     Raises:
         StoreUnusable: it is damaged.
@@ -659,11 +663,7 @@ def _check_part(part: Path, *, count: bool) -> int:
             raise StoreUnusable(
                 f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`"
             )
-        return (
-            int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
-            if count
-            else 0
-        )
+        return int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
     finally:
         copy.close()
 

@@ -23,7 +23,6 @@ from watchkeeper.store.agent_snapshot import AgentSnapshotReader, newest_message
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.history import History, RowsAt
 from watchkeeper.store.library import opened
-from watchkeeper.store.migrations import _TIMES, number_rows
 from watchkeeper.store.replay import Recording, open_recording
 from watchkeeper.store.snapshot import SessionSnapshotReader
 
@@ -221,26 +220,6 @@ async def test_every_moment_of_a_run_is_told_as_it_was_whatever_its_clock_said(
     for run, least in scene:
         await run(bench)
         assert min(check_recording(bench, recorded), check_rows(bench, recorded)) > least
-
-
-async def test_rows_of_an_earlier_schema_are_numbered_once_by_their_times(
-    bench: Bench, recorded: Recorded
-) -> None:
-    await eventful_runs.plain(bench)
-    with opened(bench.path) as connection:
-        connection.execute("DROP TRIGGER messages_are_immutable")
-        for table in ("events", *_TIMES):
-            connection.execute(f"UPDATE {table} SET commit_seq = NULL")
-        assert [None for _ in number_rows(connection)] == [None]
-        for table in ("events", *_TIMES):
-            left = connection.execute(f"SELECT count(*) FROM {table} WHERE commit_seq IS NULL").fetchone()
-            assert left == (0,)
-        assert connection.execute("SELECT history_inferred FROM sessions").fetchone() == (1,)
-    for states in recorded.values():
-        for row in (row for _, state in states for table in state.values() for row in table):
-            row.pop("commit_seq", None)
-            row.pop("history_inferred", None)
-    assert check_rows(bench, recorded) > 20
 
 
 async def test_a_fact_is_replayed_as_it_was_before_it_was_pinned_or_superseded(bench: Bench) -> None:
