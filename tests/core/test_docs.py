@@ -55,7 +55,7 @@ def chapter(name: str, command: click.Command) -> str:
     )
     rows = []
     for option in command.params:
-        if not isinstance(option, click.Option):
+        if not isinstance(option, click.Option) or option.hidden:
             continue
         value = "" if option.is_flag else f" {option.make_metavar(context)}"
         words = [option.help or ""]

@@ -160,7 +160,7 @@ def pause(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) ->
 @click.command()
 @session_argument
 @click.argument("agent", required=False)
-@click.option("--now", is_flag=True, help="No effect: a cancel is always immediate.")
+@click.option("--now", is_flag=True, hidden=True)
 @db_option
 @json_option
 @controls_session
@@ -168,15 +168,17 @@ def cancel(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) -
     """End SESSION, or one AGENT's task, for good. Finished work is kept."""
     from watchkeeper.runtime.run_session import cancel_without_host
 
+    if now:
+        raise BadInput("a cancel is always immediate; use `wk cancel` without --now")
     if agent is None:
         return _apply_now(
             opened, as_json,
             lambda: cancel_without_host(opened.path, opened.session_id),
-            lambda: command(opened, "cancel", as_json, payload={"now": now}),
+            lambda: command(opened, "cancel", as_json),
         )  # fmt: skip
     task_id = opened.task(agent)
     agent_id = None if task_id else opened.agent(agent)
-    return command(opened, "cancel", as_json, task_id=task_id, agent_id=agent_id, payload={"now": now})
+    return command(opened, "cancel", as_json, task_id=task_id, agent_id=agent_id)
 
 
 @click.command()

@@ -130,6 +130,7 @@ def test_pause_now_abandons_the_call_without_counting_an_error(stage: Stage, wk:
 
 def test_cancel_ends_the_session_for_good(stage: Stage, wk: Wk) -> None:
     process = stage.start()
+    assert "use `wk cancel` without --now" in wk("cancel", "last", "--now").error
     assert wk("cancel", "last").code == 0
     assert stage.ended(process) == 1
     assert wk("show", "last", "--json").json["session"]["status"] == "cancelled"
