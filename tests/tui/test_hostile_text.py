@@ -83,7 +83,7 @@ class Tour:
                      ("2", "g", "enter"), ("c", "escape"), ("G", "enter"), ("E", "c", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
                      ("X", "n"), ("R", "n"), ("a", "escape"), ("m", "escape"), ("slash", "a", "escape"), ("colon", "m", "escape"),
                      ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y"), ("escape",),
-                     ("t", "j", "n", "y", "plus"), ("question_mark", "escape", "escape"), ("d", "j", "y"), ("v", "y", "escape"),
+                     ("t", "j", "n", "y", "plus"), ("question_mark", "escape", "escape"),
                      ("T", "2", "3"), ("escape",), ("dollar_sign", "c"), ("m", "y"), ("p", "o"), ("escape",),
                      ("1", "W", "e", "y"), ("question_mark", "escape", "w", "y"), ("escape", "escape")):  # fmt: skip
             await self.keys(*keys)
@@ -145,7 +145,7 @@ async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_pat
     assert judge(sent) == []
     assert {
         "LiveScreen", "SessionsScreen", "MessageScreen", "CompareScreen", "ReplayScreen", "HelpScreen",
-        "StartScreen", "TimelineScreen", "PlanScreen", "ChartScreen", "UsageScreen", "FleetScreen",
+        "StartScreen", "TimelineScreen", "ChartScreen", "UsageScreen", "FleetScreen",
         "WorkersScreen", "ArtifactsScreen",
     } <= tour.seen  # fmt: skip
     assert [each[0] for each in tour.desk.session.commands() if each[0] not in ("pause", "steer")] == []

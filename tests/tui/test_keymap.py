@@ -104,7 +104,6 @@ async def test_the_users_key_acts_and_the_help_says_which_default_it_replaces(de
         ("dollar_sign", "usage.week", "w Weeks", "f6 Weeks", "f6 +by week"),
         ("t", "timeline.next", "n Next mark", "f6 Next mark", "f6 N +next and previous failure"),
         ("s", "sessions.sort", "o Sort", "f6 Sort", "f6 +sort: "),
-        ("d", "graph.revisions", "v Revisions", "f6 Revisions", "f6 +the graph, or"),
         ("w", "replay.play", "space Play", "f6 Play", "f6 +play, pause"),
     ],
 )
@@ -146,7 +145,7 @@ def keys_in_help(groups: list[tuple[str, list[tuple[str, str]]]]) -> set[str]:
 
 @pytest.mark.parametrize(
     "keys",
-    [(), ("2",), ("3",), ("4",), ("s",), ("w",), ("t",), ("T",), ("dollar_sign",), ("d",), ("v",), ("W",), ("4", "enter")],
+    [(), ("2",), ("3",), ("4",), ("s",), ("w",), ("t",), ("T",), ("dollar_sign",), ("v",), ("W",), ("4", "enter")],
     ids=" ".join,
 )  # fmt: skip
 async def test_the_help_of_a_screen_names_every_key_of_it(desk: Desk, keys: tuple[str, ...]) -> None:

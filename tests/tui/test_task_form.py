@@ -11,7 +11,6 @@ from textual.widgets import TextArea
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper_tui.screens.live import LiveScreen
-from watchkeeper_tui.screens.plan import PlanScreen
 from watchkeeper_tui.screens.task_form import TaskFormScreen, listed
 
 ROLES = json.dumps(
@@ -47,11 +46,10 @@ async def answer(pilot: Pilot[int], desk: Desk, status: str, result: str) -> Non
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("place", [(), ("d",)], ids=["live", "plan screen"])
-async def test_a_task_is_added_by_keyboard_alone_and_the_form_closes_when_it_is_applied(desk, size, place):
+async def test_a_task_is_added_by_keyboard_alone_and_the_form_closes_when_it_is_applied(desk, size):
     desk.session.set(roles=ROLES)
     async with desk.shown(row="task:t-core", size=size) as pilot:
-        await pilot.press(*place, "A")
+        await pilot.press("A")
         await form(pilot)
         await pilot.press(*"check", "enter", *"Check it", "enter")
         await pilot.press("down", "down", "enter")  # the list of roles: the second
@@ -60,7 +58,7 @@ async def test_a_task_is_added_by_keyboard_alone_and_the_form_closes_when_it_is_
         assert "explorer" in text_of(pilot)
         await pilot.press("ctrl+s")
         await answer(pilot, desk, "applied", "check is added")
-        await until(pilot, lambda: isinstance(pilot.app.screen, PlanScreen if place else LiveScreen))
+        await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
         await shows(pilot, "check is added")
     assert last(desk) == ("plan", None, {"act": "add", "arguments": {
         "name": "check", "title": "Check it", "role": "explorer", "depends_on": ["explorer-1", "explorer-2"],
@@ -231,13 +229,11 @@ async def test_sessions_that_cannot_be_edited_do_not_offer_it_and_say_why(desk, 
     desk.host_pid = None
     desk.session.set(**changed, ended_at=desk.time)
     async with desk.shown(row="task:t-survey", size=(200, 40)) as pilot:
-        for keys in ((), ("d",)):
-            await pilot.press(*keys)
-            await pilot.pause()
-            assert " Add task" not in text_of(pilot).splitlines()[-1]
-            await pilot.press(key)
-            await shows(pilot, reason)
-            assert not isinstance(pilot.app.screen, TaskFormScreen)
+        await pilot.pause()
+        assert " Add task" not in text_of(pilot).splitlines()[-1]
+        await pilot.press(key)
+        await shows(pilot, reason)
+        assert not isinstance(pilot.app.screen, TaskFormScreen)
 
 
 async def test_without_a_host_an_edit_waits_and_says_so(desk: Desk) -> None:

@@ -237,7 +237,7 @@ class WatchkeeperApp(ThemedApp):
     ENABLE_COMMAND_PALETTE = True
     INHERIT_BINDINGS: ClassVar[bool] = True
     CSS_PATH: ClassVar[list[str | PurePath]] = [
-        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage", "plan",
+        *(f"screens/{name}.tcss" for name in ("base", "live", "replay", "sessions", "compaction", "approval", "timeline", "usage",
                                               "message", "compare", "dialogs", "artifacts", "fleet", "start", "task_form", "welcome")),
         "app.tcss",
     ]  # fmt: skip
@@ -615,12 +615,6 @@ class WatchkeeperApp(ThemedApp):
 
         self.push_screen(TimelineScreen(session_id, moment))
 
-    def open_plan(self, session_id: str, chosen: Callable[[str], None]) -> None:
-        """The plan as a graph."""
-        from watchkeeper_tui.screens.plan import PlanScreen
-
-        self.push_screen(PlanScreen(session_id, chosen))
-
     def open_charts(self, title: str, agent_ids: Sequence[str]) -> None:
         """Agents over time."""
         from watchkeeper_tui.screens.usage import ChartScreen
@@ -702,7 +696,6 @@ class WatchkeeperApp(ThemedApp):
                 yield SystemCommand(title, words, do)
             for name, title, words in (
                 ("timeline", "Timeline", "what each agent did when"),
-                ("graph", "Plan as a graph", "what waits for what, and what each revision changed"),
                 ("charts", "Charts", "the selected agent over time: context, tokens per minute, cost"),
                 ("artifacts", "Saved artifacts", "what the agents saved"),
                 ("next_error", "Next failed call", "in the transcript of its agent"),
@@ -841,7 +834,6 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.screens.external import ExternalQuestionScreen
     from watchkeeper_tui.screens.fleet import FleetScreen, WorkersScreen
     from watchkeeper_tui.screens.message import MessageScreen
-    from watchkeeper_tui.screens.plan import PlanScreen
     from watchkeeper_tui.screens.replay import ReplayScreen
     from watchkeeper_tui.screens.sessions import SessionsScreen
     from watchkeeper_tui.screens.start import StartScreen
@@ -854,7 +846,7 @@ def active_together() -> list[list[BindingType]]:
     common = [*WatchScreen.BINDINGS, *panes[0].BINDINGS]
     screens = (
         LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
-        FleetScreen, WelcomeScreen, PlanScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen, ExternalQuestionScreen,
+        FleetScreen, WelcomeScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen, ExternalQuestionScreen,
         WorkersScreen,
     )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]

@@ -169,7 +169,6 @@ SLASHES: tuple[Slash, ...] = (
     Slash("replay", "", "replay this session step by step"),
     Slash("run", "[GOAL]", "start another run: goal, workspace, model, budget, permissions"),
     Slash("timeline", "", "when each agent did what"),
-    Slash("graph", "", "the plan as a graph: what waits for what; v shows what each revision changed"),
     Slash("charts", "", "the selected agent over time: context, tokens per minute, cost"),
     Slash("artifacts", "", "what the agents saved"),
     Slash("spending", "", "usage: what all sessions cost, by day, model, project"),

@@ -141,10 +141,6 @@ class WatchApp(Protocol):
         """Show when each agent did what, with the cursor at that moment, or at the end."""
         ...
 
-    def open_plan(self, session_id: str, chosen: Callable[[str], None]) -> None:
-        """Show the plan as a graph, and its revisions; `chosen` gets the task that the user goes to."""
-        ...
-
     def open_charts(self, title: str, agent_ids: Sequence[str]) -> None:
         """Show the calls of these agents over time."""
         ...

@@ -709,15 +709,6 @@ def _is_undone(
     return version is not None and version < each.view_after
 
 
-def plan_revisions(connection: Connection, session_id: str) -> list[tuple[int, float, str, str]]:
-    """Every revision of a session's plans in order: its number, when, why, and the graph of its tasks as JSON."""
-    return connection.execute(
-        "SELECT r.revision, r.at, r.reason, r.plan_graph_snapshot FROM plan_revisions r JOIN plans p ON"
-        " p.id = r.plan_id WHERE p.session_id = ? ORDER BY coalesce(r.commit_seq, 0), r.at, r.revision",
-        (session_id,),
-    ).fetchall()
-
-
 # --- Several sessions at once, one row each -------------------------------------------------------------
 
 FLEET_SECONDS = 86_400.0

@@ -128,7 +128,6 @@ def live_help(pane: str) -> list[Group]:
             [
                 ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
                 ("t", "timeline: what each agent did when"),
-                ("d", "the plan as a graph, and what each revision changed"),
                 ("T", "charts of the agent and all below it: context, tokens per minute, cost"),
                 ("v", "artifacts: what the agents saved"),
                 ("w", "replay step by step"),
@@ -173,7 +172,7 @@ _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
 _SHOWN_ALWAYS = (("filter", "/", "Filter"), ("freeze", "f", "Freeze"), ("zoom", "z", "Zoom"), ("sessions", "s", "Sessions"))  # fmt: skip
 _SHOWN_WHEN_LIVE = (("timeline", "t", "Timeline"), ("agent.report", "i", "Report"))
-_SHOWN_LAST = (("charts", "T", "Charts"), ("graph", "d", "Graph"))
+_SHOWN_LAST = (("charts", "T", "Charts"),)
 _OVER = frozenset(
     {SessionState.DONE, SessionState.ENDED, SessionState.FAILED, SessionState.CANCELLED, SessionState.PAUSED}
 )
@@ -223,7 +222,6 @@ class LiveScreen(SessionScreen, ActingScreen):
         Binding("x", "export", "Export", show=False, id="export"),
         Binding("K", "fork", "Fork", show=False, id="fork"),
         Binding("T", "charts", "Charts", show=False, id="charts"),
-        Binding("d", "graph", "Plan as a graph", show=False, id="graph"),
         Binding("s", "sessions", "Sessions", show=False, id="sessions"),
         Binding("escape", "back", "Back", show=False, id="back"),
     ]
@@ -668,17 +666,6 @@ class LiveScreen(SessionScreen, ActingScreen):
         )
         self.watch_app.open_charts(title, [agent, *others])
 
-    def action_graph(self) -> None:
-        session = self.snapshot.session
-        if session is not None:
-            self.watch_app.open_plan(session.id, self._to_task)
-
-    def _to_task(self, task_id: str) -> None:
-        """Choose a task's row in the plan."""
-        self.action_pane("plan")
-        if not self.plan.select(f"task:{task_id}"):
-            self.say("the filter or a folded branch hides this task", "muted")
-
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")
 
@@ -736,7 +723,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.say("/plan takes add, revise or drop", "failed")
         elif name == "agent":
             self.action_report()
-        elif name in ("artifacts", "charts", "fork", "freeze", "graph", "timeline"):
+        elif name in ("artifacts", "charts", "fork", "freeze", "timeline"):
             getattr(self, f"action_{name}")()
         elif name == "grants":
             self.show_grants()
