@@ -349,6 +349,7 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
             usual = program.places(os.environ, Path.home())
             found = [place for place in usual if place.exists()]
             if not found:
+                _refuse_files_of_json(usual[0].parent)
                 looked = " or ".join(str(place) for place in usual)
                 raise NotFound(
                     f"no logs of {program.label}: there is no {looked}; name a file or folder: wk import PATH"
@@ -361,10 +362,21 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
             shown = clean(name, 200) or "''"
             raise NotFound(f"there is no file or folder {shown}; give one, or a program: {known}")
         else:
+            _refuse_files_of_json(path)
             places.append(path)
     if not places:
         raise BadInput("nothing to import; give a file, a folder or a program")
     return places, only
+
+
+def _refuse_files_of_json(path: Path) -> None:
+    """OpenCode before 1.2 kept its sessions as files below `storage`."""
+    storage = next((each for each in (path, *path.parents) if each.name == "storage"), path / "storage")
+    if (storage / "session").is_dir() and not any(storage.parent.glob("opencode*.db")):
+        raise BadInput(
+            f"{clean(storage, 200)}: OpenCode's files of JSON are not read any more; start a current OpenCode once,"
+            " which moves them into its database, then import that"
+        )
 
 
 def as_record(report: Report) -> dict[str, Any]:

@@ -112,6 +112,18 @@ def test_why_the_first_files_cannot_be_read_is_said_without_being_asked(capsys, 
     assert "2 more are not readable; --verbose lists them" in out
 
 
+@pytest.mark.parametrize("named", ["opencode", "opencode/storage", "opencode/storage/session/p/ses_1.json"])
+def test_files_of_an_early_opencode_are_refused_with_what_to_do(capsys, db, tmp_path, monkeypatch, named):
+    old = tmp_path / "opencode" / "storage" / "session" / "p" / "ses_1.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "opencode")  # `opencode` is then the program, and any other name a path
+    code, out, err = _wk(capsys, "import", tmp_path / named if "/" in named else named, "--db", db)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "start a current OpenCode once, which moves them into its database" in err
+
+
 def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], db: Path) -> None:
     code, _, err = _wk(capsys, "import", "/no/such/place", "--db", db)
     assert code == 3
