@@ -638,12 +638,7 @@ class RunResult:
 
 
 def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> None:
-    """Say that a budget is used up: the session's, its project's, or that of the agent's task."""
-    if reached.project is not None:
-        budgets.note_project_reached(
-            tx, agent.id, reached.project, reached.kind, reached.reason, reached.required
-        )
-        return
+    """Say that a budget is used up: the session's, or that of the agent's task."""
     owner = None if reached.whole_session else agent.task_id
     budgets.note_reached(tx, agent.id, owner, reached.kind, reached.reason, reached.required)
 

@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
@@ -469,8 +469,6 @@ class BudgetReached:
     required: float | None = None
     """The smallest budget that covers the input of the call that was refused, where it is not simply used
     up."""
-    project: str | None = None
-    """Set where it is the budget of the session's project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,9 +501,6 @@ class Reservation:
 class _Wait:
     """What is left does not cover this call beside those in progress."""
 
-    elsewhere: bool = False
-    """Some of them may be calls of other hosts, whose end is not announced here."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Need:
@@ -536,9 +531,6 @@ class Budgets:
     but the last call's own output can go beyond a budget. Without a budget, nothing is written and nothing
     waits.
 
-    For a budget of the session's project, the calls of all its sessions count, on whichever host. A call that
-    waits because of it asks again every second.
-
     For one event loop.
     """
 
@@ -547,10 +539,8 @@ class Budgets:
         store: SessionStore,
         hosted_seconds: Callable[[], float],
         price: Callable[[str, Usage, bool], Cost],
-        clock: Clock,
     ) -> None:
         self._store = store
-        self._clock = clock
         self._hosted_seconds = hosted_seconds
         self._price = price
         self._turns: tuple[int, int] | None = None
@@ -596,10 +586,9 @@ class Budgets:
             return None
         need = self._need(call)
         me = object()
-        decision: Reservation | BudgetReached | _Wait | None = None
         try:
             while True:
-                changed, decision = self._changed, None
+                changed = self._changed
                 if not self._line or self._line[0] is me:
                     decision = await self._decide(call, need)
                     if not isinstance(decision, _Wait):
@@ -610,8 +599,7 @@ class Budgets:
                         )
                 if me not in self._line:
                     self._line.append(me)
-                elsewhere = isinstance(decision, _Wait) and decision.elsewhere
-                await (self._changed_or_later(changed) if elsewhere else changed.wait())
+                await changed.wait()
         finally:
             if me in self._line:
                 self._line.remove(me)
@@ -621,17 +609,6 @@ class Budgets:
         """A call has ended, or a budget was changed: waiting calls ask again."""
         self._changed.set()
         self._changed = asyncio.Event()
-
-    async def _changed_or_later(self, changed: asyncio.Event) -> None:
-        waits = [
-            asyncio.ensure_future(changed.wait()),
-            asyncio.ensure_future(self._clock.sleep(ASK_AGAIN_SECONDS)),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waits:
-                one.cancel()
 
     # --- deciding -------------------------------------------------------------------------------------------
 
@@ -647,24 +624,18 @@ class Budgets:
         number = f"{call.agent_id}:{self._reserved}"
 
         def decide(tx: Transaction) -> tuple[str | BudgetReached | _Wait, set[str]]:
-            budgets.lock_project(tx)
             rows = budgets.reservations(tx)
             known = {row.id for row in rows}
-            limits = budgets.load(tx, tx.session_id)
-            project = next((budget.project for budget in limits if budget.project is not None), None)
-            everywhere = rows + budgets.reservations_elsewhere(tx, project) if project is not None else rows
-            waits = elsewhere = False
-            for budget in limits:
+            waits = False
+            for budget in budgets.load(tx, tx.session_id):
                 if budget.task_id is not None and budget.task_id != call.task_id:
                     continue
-                counted = rows if budget.project is None else everywhere
-                verdict = self._fits(budget, self._used(tx, budget, hosted_seconds), need, counted, ended)
+                verdict = self._fits(budget, self._used(tx, budget, hosted_seconds), need, rows, ended)
                 if isinstance(verdict, BudgetReached):
                     return verdict, known
                 waits = waits or verdict is not None
-                elsewhere = elsewhere or (verdict is not None and budget.project is not None)
             if waits:
-                return _Wait(elsewhere), known
+                return _Wait(), known
             budgets.add_reservation(
                 tx,
                 number,
@@ -741,8 +712,6 @@ class Budgets:
 
     def _used(self, reads: Any, budget: Budget, hosted_seconds: float) -> float | None:
         session_id = self._store.session_id
-        if budget.project is not None:
-            return budgets.used_by_project(reads, budget.project, budget.kind)
         if budget.task_id is None and budget.kind == "seconds":
             return hosted_seconds
         if budget.task_id is None and budget.kind == "turns":
@@ -773,10 +742,6 @@ class Budgets:
 
     def _say(self, use: BudgetUse, required: float | None = None) -> BudgetReached:
         budget, kind = use.budget, use.budget.kind
-        if budget.project is not None:
-            raised = replace(budget, required=required if required is not None else budget.required)
-            said = f"{BudgetUse(raised, use.used).describe()}; raise it with `wk budget --project {budget.project}`"
-            return BudgetReached(said, kind, True, raised.required, budget.project)
         owner = "the session's" if budget.task_id is None else "the task's"
         limit = f"{owner} budget of {budget.amount:g} {budgets.UNITS[kind]}"
         least = required if required is not None else budget.required
@@ -815,9 +780,6 @@ class Budgets:
         if isinstance(number, str):
             self._release(number)
 
-
-ASK_AGAIN_SECONDS = 1.0
-"""How often a call that waits for calls of other hosts asks again."""
 
 _IN_LINE = frozenset({Purpose.TURN, Purpose.PLANNER})
 """Calls that an agent cannot go on without."""

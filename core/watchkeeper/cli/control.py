@@ -370,9 +370,8 @@ def steer(opened: SessionHandle, words: tuple[str, ...], everyone: bool, as_json
 
 @click.command()
 @click.argument("session", required=False, shell_complete=complete_session)
-@click.option(
-    "--project", metavar="NAME", help="Limit all sessions of this project together, instead of SESSION."
-)
+@click.option("--project", hidden=True)
+@click.option("--remove", is_flag=True, hidden=True)
 @click.option("--task", help="Limit this task's agents instead of the whole session.")
 @click.option("--usd", metavar="AMOUNT|+N", help="A limit in USD: an amount, or +N more than now.")
 @click.option("--tokens", metavar="AMOUNT|+N", help="A limit of tokens; cache reads count.")
@@ -385,6 +384,7 @@ def steer(opened: SessionHandle, words: tuple[str, ...], everyone: bool, as_json
 def budget(
     session: str | None,
     project: str | None,
+    remove: bool,
     db: Place | None,
     task: str | None,
     lift: tuple[str, ...],
@@ -393,20 +393,25 @@ def budget(
 ) -> int:
     """Set budgets of SESSION, or of one task. A session that reaches one pauses and keeps everything.
 
-    With --project NAME the budgets hold for all sessions of `wk run --project NAME` together, on whichever
-    machine; in USD or tokens. Without an amount, it shows what they have used.
-
     An amount that is not more than what is already used is refused.
     """
-    from watchkeeper.runtime.run_session import set_budget_without_host
+    from watchkeeper.runtime.control import refuse_agents
+    from watchkeeper.runtime.run_session import remove_project_budgets, set_budget_without_host
 
-    if project is not None:
-        if session is not None or task is not None:
-            raise BadInput("--project takes no SESSION and no --task")
-        typed_limits = {kind: limits[kind] for kind in budgets.KINDS if limits[kind] is not None}
-        return _project_budget(database_path(db), project, typed_limits | dict.fromkeys(lift), as_json)
+    if project is not None or remove:
+        if project is None or not remove or session or task or lift or any(limits.values()):
+            raise BadInput(
+                "sessions do not share a budget any more; `wk budget --project NAME --remove` removes what is stored"
+            )
+        refuse_agents()
+        gone = remove_project_budgets(database_path(db), project)
+        amounts = " and ".join(budgets.amount_text(amount, kind) for kind, amount in gone)
+        said = (
+            f"project {clean(project)}: {(amounts and f'the budget of {amounts} is removed') or 'no budget'}"
+        )
+        return respond(as_json, {"project": project, "budgets": []}, said)
     if session is None:
-        raise BadInput("say which SESSION, or --project NAME")
+        raise BadInput("say which SESSION")
     opened = open_for_control(db, session)
     task_id = opened.task(task) if task is not None else None
     if task is not None and task_id is None:
@@ -431,36 +436,6 @@ def budget(
         )  # fmt: skip
 
     return max([change(kind, amount) for kind, amount in changes])
-
-
-def _project_budget(path: Place, project: str, changes: dict[str, str | None], as_json: bool) -> int:
-    """Change the budgets of a project (kind → typed amount; None lifts it), then show them.
-
-    Raises:
-        BadInput: a kind that a project cannot have, or an amount that is refused.
-    """
-    from watchkeeper.runtime.control import refuse_agents
-    from watchkeeper.runtime.run_session import set_project_budget
-
-    budgets.check_project(project)
-    if changes:
-        refuse_agents()
-    for kind in changes:
-        if kind not in budgets.PROJECT_KINDS:
-            raise BadInput(f"--{kind}: a project's budget is in usd or tokens")
-    for kind, typed in changes.items():
-        try:
-            set_project_budget(path, project, kind, typed)
-        except ValueError as refused:
-            raise BadInput(f"--{kind}: {clean(refused)}") from None
-    uses = budgets.project_usage(SessionHandle(path), project)
-    shown = [
-        {"kind": use.budget.kind, "amount": use.budget.amount, "used": use.used, "reached": use.is_reached}
-        for use in uses
-    ]
-    lines = [clean(use.describe()) for use in uses]
-    said = "\n".join(lines) or f"project {project} has no budget; set one with --usd or --tokens"
-    return respond(as_json, {"project": project, "budgets": shown}, said)
 
 
 # Questions of agents: `wk approve`, `wk deny`, `wk grants`.

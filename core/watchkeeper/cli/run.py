@@ -150,12 +150,6 @@ def limits_meant(opened: SessionHandle, kind: str, text: str) -> list[tuple[str 
     reached = [
         use for use in budgets.usage(opened, opened.session_id) if use.is_reached and use.budget.kind == kind
     ]
-    shared = [use for use in reached if use.budget.project is not None]
-    reached = [use for use in reached if use.budget.project is None]
-    if shared and not reached:
-        raise BadInput(
-            f"--budget-{kind}: {clean(shared[0].describe())}; raise it with {budgets.raise_command(shared[0])}"
-        )
     owners = [use.budget.task_id for use in reached] or [None]
     try:
         return [(owner, budgets.amount_of(opened, opened.session_id, owner, kind, text)) for owner in owners]
@@ -197,7 +191,7 @@ def raise_reached(opened: SessionHandle, typed: dict[str, str], *, ask: bool, as
 
 def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
     """Ask until a new limit is set; False if the user declines."""
-    from watchkeeper.runtime.run_session import set_budget_without_host, set_project_budget
+    from watchkeeper.runtime.run_session import set_budget_without_host
 
     kind, owner = use.budget.kind, use.budget.task_id
     click.echo(clean(use.describe()))
@@ -217,10 +211,7 @@ def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
         except ValueError as refused:
             click.echo(clean(refused))
             continue
-        if use.budget.project is not None:
-            set_project_budget(opened.path, use.budget.project, kind, str(amount))
-        else:
-            set_budget_without_host(opened.path, opened.session_id, owner, kind, amount)
+        set_budget_without_host(opened.path, opened.session_id, owner, kind, amount)
         return True
 
 
@@ -236,7 +227,7 @@ def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) 
     result["reached_budgets"] = [
         {
             "task": use.task_name,
-            "project": use.budget.project,
+            "project": None,
             "kind": use.budget.kind,
             "used": use.used,
             "amount": use.budget.amount,
@@ -271,8 +262,12 @@ approval_timeout_option = click.option(
 )
 
 
-def _project(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    return budgets.check_project(value) if value is not None else None
+def _project(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise BadInput(
+            "--project: sessions do not share a budget any more; limit each with --budget-usd or --budget-tokens. What is"
+            " stored is removed by `wk budget --project NAME --remove`"
+        )
 
 
 def driving_options(function: Any) -> Any:
@@ -289,9 +284,7 @@ def driving_options(function: Any) -> Any:
             click.option("--budget-tokens", type=click.IntRange(1), help="Pause after this many tokens, cache reads included."),
             click.option("--budget-turns", type=click.IntRange(1), help="Pause after this many model replies."),
             click.option("--budget-seconds", type=click.FloatRange(0, min_open=True), help="Pause after this time hosted."),
-            click.option(
-                "--project", metavar="NAME", callback=_project, help="Share the budgets of this project (`wk budget --project`)."
-            ),
+            click.option("--project", callback=_project, expose_value=False, hidden=True),
             click.option(
                 "--speed", callback=_speed, default="1", metavar="X|max",
                 help="The surveyor's pace: 1 is a model's; max waits for nothing.",
@@ -812,7 +805,6 @@ def _start(
         ),
         budgets=limits,
         needs=needs,
-        project=options["project"],
         rules=tuple(options.get("rules", ())),
     )
     if needs is not None:

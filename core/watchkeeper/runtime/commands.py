@@ -293,9 +293,7 @@ class CommandQueue:
             every = budgets.usage(self._store, self._store.session_id)
             uses = [use for use in every if use.is_reached and use.budget.task_id in (None, agent.task_id)]
         if uses:
-            project = uses[0].budget.project
-            command_line = "wk budget" if project is None else f"wk budget --project {project}"
-            raise ValueError(f"{uses[0].describe()}; raise it with `{command_line}`, then resume")
+            raise ValueError(f"{uses[0].describe()}; raise it with `wk budget`, then resume")
 
     def _after_its_compaction(self, agent: Agent) -> str:
         """A note, also shown on the dashboard, that an agent continues only after its compaction."""

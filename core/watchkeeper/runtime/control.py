@@ -77,14 +77,17 @@ def check_key(ref: str, *, environment: str, then: str, base_url: str | None = N
 
 
 def check_resume(database_path: Place, session_id: str, *, environment: str) -> None:
-    """Refuse to resume a session whose model has no key in this process's environment, or whose files are a worker's.
+    """Refuse to resume a session that shares a budget of its project, whose model has no key in this process's
+    environment, or whose files are a worker's.
 
     Raises:
-        BadInput: see `check_key`.
+        BadInput: see `check_key` and `refuse_project_budget`.
     """
+    from watchkeeper.store.budgets import refuse_project_budget
     from watchkeeper.store.driver import decode
 
     with closing(database.open_readonly(database_path)) as connection:
+        refuse_project_budget(connection, session_id)
         row = connection.execute(
             "SELECT model, settings, needs, workspace FROM sessions WHERE id = ?", (session_id,)
         ).fetchone()

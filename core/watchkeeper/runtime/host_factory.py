@@ -362,7 +362,7 @@ async def _assemble(
         is_path_granted=partial(is_path_granted, grants=settings.allow),
         redact=redact,
         live=live,
-        budgets=Budgets(store, heartbeat.hosted_seconds, price, clock),
+        budgets=Budgets(store, heartbeat.hosted_seconds, price),
         usage_limits=UsageLimits(store, clock, rng=rng),
         pool=pool,
         mcp=mcp,

@@ -103,8 +103,6 @@ class NewSession:
     """Kind (`usd`, `tokens`, `turns`, `seconds`) → amount."""
     needs: Needs | None = None
     """What it needs of a worker; None: it is not queued. The workspace is then a folder of the worker, or none yet."""
-    project: str | None = None
-    """Whose budgets it shares with other sessions."""
     rules: tuple[str, ...] = ()
     """What the person says to all of its agents: in the prompt of each."""
 
@@ -123,7 +121,7 @@ def create_session(
 
     Raises:
         BadInput: the workspace is no folder or contains the database, the goal is empty, a budget cannot
-            be kept, the rules are too long, or the project's name has characters that it cannot have.
+            be kept, or the rules are too long.
         StoreUnusable: the database cannot be written.
     """
     if wanted.needs is None:
@@ -133,8 +131,6 @@ def create_session(
     for kind, amount in wanted.budgets.items():
         if kind not in budgets.KINDS or not 0 < amount < math.inf:  # NaN neither
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
-    if wanted.project is not None:
-        budgets.check_project(wanted.project)
     rules = _checked_rules(wanted.rules)
     session_id = new_id()
     at = now if now is not None else time.time()
@@ -155,7 +151,6 @@ def create_session(
                 budgets=wanted.budgets,
                 now=at,
                 needs=wanted.needs.as_json() if wanted.needs is not None else None,
-                project=wanted.project,
             )
             tx = Transaction(group, session_id, 0, at)
             if prepare is not None:

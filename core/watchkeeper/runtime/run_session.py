@@ -109,8 +109,7 @@ def drive(
     sys.setswitchinterval(SWITCH_SECONDS)
     clock = SystemClock()
     with _ending_as_paused(session_id):
-        with closing(database.open_readonly(database_path)) as connection:
-            refuse_imported(connection, session_id)
+        _refuse(database_path, session_id)
         result = _drive_once(
             database_path, session_id, clock, asking, resume=resume, once=once, placement=placement
         )
@@ -125,6 +124,15 @@ def drive(
             except DrivenElsewhere:
                 break  # the other host applies what is queued
     return result
+
+
+def _refuse(database_path: Place, session_id: str) -> None:
+    """Raise `BadInput` for a session that no host may drive: another program's, or one with a budget of its project."""
+    from watchkeeper.store.budgets import refuse_project_budget
+
+    with closing(database.open_readonly(database_path)) as connection:
+        refuse_imported(connection, session_id)
+        refuse_project_budget(connection, session_id)
 
 
 def _drive_once(
@@ -308,24 +316,15 @@ def set_budget_without_host(
     return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
 
 
-def set_project_budget(database_path: Place, project: str, kind: str, typed: str | None) -> float | None:
-    """Set a budget of a project to what a person means by `typed`; None lifts it. Returns the new limit.
-
-    Running hosts of its sessions use it from their next call on.
-
-    Raises:
-        ValueError: no amount, or not more than what is used.
-    """
-    from watchkeeper.store import budgets
+def remove_project_budgets(database_path: Place, project: str) -> list[tuple[str, float]]:
+    """Remove what an earlier version let the sessions of a project spend together: the kind and amount of each."""
+    from watchkeeper.store.budgets import remove_project
 
     with (
         closing(database.open_writable(database_path)) as connection,
         driver.writing(connection, "command", urgent=lambda: True),
     ):
-        reads = driver.Queries(connection)
-        amount = budgets.project_amount(reads, project, kind, typed) if typed is not None else None
-        budgets.write_project(connection, project, kind, amount, time.time())
-    return amount
+        return remove_project(connection, project)
 
 
 def revoke_without_host(database_path: Place, session_id: str, grant_id: int) -> str:
@@ -473,9 +472,11 @@ class Runtime:
             LeaseLost: another host took it over meanwhile.
             HostFault: the machine ran out of something that the host itself needs; run the session again to
                 carry on.
+            BadInput: another program ran it, or it shares a budget of its project.
         """
         from watchkeeper.runtime.host_factory import assemble
 
+        _refuse(self.path, session_id)
         store = SessionStore.claim(
             self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname()
         )

@@ -1,19 +1,18 @@
-"""Budgets of a session, of its tasks and of a project: the limit, the used amount, and the reservations of calls.
+"""Budgets of a session and of its tasks: the limit, the used amount, and the reservations of calls.
 
-A budget is a row of `budgets`, or of `project_budgets` for all sessions of a project together. A call in progress
-is a row of `reservations`, written before the call and deleted in the transaction that records it. Every reader
-(host, command line, dashboard) asks the same functions.
+A budget is a row of `budgets`. A call in progress is a row of `reservations`, written before the call and deleted in
+the transaction that records it. Every reader (host, command line, dashboard) asks the same functions.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store.driver import decode, plain
+from watchkeeper.store.driver import Connection, plain
 from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
 """Kind of budget → its unit. Tokens include cache reads; turns are model replies."""
 KINDS = tuple(UNITS)
-PROJECT_KINDS = ("usd", "tokens")
-"""Kinds that a project can have."""
 
 RESERVATION_SECONDS = 3_600.0
 """After this time a viewer may take a reservation for one whose host died; its own host keeps it until the
@@ -45,8 +42,6 @@ class Budget:
     required: float | None = None
     """The smallest amount that covers the input of the call that was refused, if one was; in the same
     unit."""
-    project: str | None = None
-    """Set where all sessions of this project share the limit; `task_id` is then None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +82,7 @@ class BudgetUse:
     def describe(self) -> str:
         """`the session's budget: $1.03 of $1 used`, on one line."""
         owner = "the session"
-        if self.budget.project is not None:
-            owner = f"project {self.budget.project}"
-        elif self.budget.task_id is not None:
+        if self.budget.task_id is not None:
             owner = f"task {self.task_name or self.budget.task_id}"
         used, amount = (
             amount_text(self.used or 0.0, self.budget.kind),
@@ -122,15 +115,11 @@ def plain_amount(amount: float, kind: str) -> str:
 
 
 def load(reads: Any, session_id: str) -> list[Budget]:
-    """The budgets of a session and of its tasks, oldest first, then those of its project."""
+    """The budgets of a session and of its tasks, oldest first."""
     rows = reads.all(
-        "SELECT task_id, kind, amount, required, NULL AS project, id FROM budgets WHERE session_id = ?1"
-        " UNION ALL SELECT NULL, b.kind, b.amount, NULL, b.project, NULL FROM sessions s"
-        " JOIN project_budgets b ON b.project = s.project WHERE s.id = ?1",
-        (session_id,),
+        "SELECT task_id, kind, amount, required FROM budgets WHERE session_id = ? ORDER BY id", (session_id,)
     )
-    rows.sort(key=lambda row: (row[4] is not None, row[5] or 0, row[1]))
-    return [Budget(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+    return [Budget(*row) for row in rows]
 
 
 def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float | None:
@@ -180,15 +169,10 @@ _USED_OUTSIDE = (
 
 
 def usage(reads: Any, session_id: str) -> list[BudgetUse]:
-    """Every budget of a session, of its tasks and of its project with what is used of it, in the order of `load`."""
+    """Every budget of a session and of its tasks with what is used of it, in the order of `load`."""
     found = []
     for budget in load(reads, session_id):
         name = None
-        if budget.project is not None:
-            required = _refused_here(reads, session_id, budget)
-            spent = used_by_project(reads, budget.project, budget.kind)
-            found.append(BudgetUse(replace(budget, required=required), spent))
-            continue
         if budget.task_id is not None:
             row = reads.one("SELECT name FROM tasks WHERE id = ?", (budget.task_id,))
             name = str(row[0]) if row else None
@@ -200,8 +184,8 @@ def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
     """The reached budgets because of which a host would pause again at once; empty if an agent could
     continue.
 
-    A session's budget, or its project's, stops everything. A task's budget stops its task. Nothing continues if the planner has
-    nothing to answer and every other open task waits for a stopped one.
+    A session's budget stops everything. A task's budget stops its task. Nothing continues if the planner has nothing to
+    answer and every other open task waits for a stopped one.
     """
     reached = [use for use in usage(reads, session_id) if use.is_reached]
     of_session = [use for use in reached if use.budget.task_id is None]
@@ -267,12 +251,7 @@ def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text:
     amount, more = _typed(text)
     if more:
         current = next(
-            (
-                one
-                for one in load(reads, session_id)
-                if one.project is None and (one.task_id, one.kind) == (task_id, kind)
-            ),
-            None,
+            (one for one in load(reads, session_id) if (one.task_id, one.kind) == (task_id, kind)), None
         )
         amount += current.amount if current is not None else used(reads, session_id, task_id, kind) or 0.0
     refused = refusal(reads, session_id, task_id, kind, amount)
@@ -311,10 +290,7 @@ def raised_amount(reads: Any, session_id: str, use: BudgetUse, text: str) -> flo
     Raises:
         ValueError: it would pause again at once.
     """
-    if use.budget.project is not None:
-        amount = project_amount(reads, use.budget.project, use.budget.kind, text)
-    else:
-        amount = amount_of(reads, session_id, use.budget.task_id, use.budget.kind, text)
+    amount = amount_of(reads, session_id, use.budget.task_id, use.budget.kind, text)
     if use.budget.required is not None and amount < use.budget.required:
         raise ValueError(
             f"the next call needs a budget of {amount_text(use.budget.required, use.budget.kind)}"
@@ -367,155 +343,42 @@ def note_reached(
 
 
 def resume_command(session_id: str, uses: list[BudgetUse]) -> str:
-    """The command that raises these budgets and resumes. Budgets of a project are raised by a command before."""
+    """The command that raises these budgets and resumes."""
     own: dict[str, float] = {}
     for use in uses:
-        if use.budget.project is None:
-            own[use.budget.kind] = max(use.shortfall, own.get(use.budget.kind, 0.0))
+        own[use.budget.kind] = max(use.shortfall, own.get(use.budget.kind, 0.0))
     options = [f" --budget-{kind} +{plain_amount(more, kind)}" for kind, more in own.items()]
-    before = [f"{raise_command(use)} && " for use in uses if use.budget.project is not None]
-    return f"{''.join(before)}wk resume {session_id}{''.join(options)}"
+    return f"wk resume {session_id}{''.join(options)}"
 
 
 # --- Budgets of a project -----------------------------------------------------------------------------------
+#
+# An earlier version let the sessions of a project share a budget. None is made any more, and a session that one
+# bounds does not run: no limit disappears without a person's word.
 
 
-_PROJECT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
-
-
-def check_project(name: str) -> str:
-    """The name of a project as it is given.
-
-    Raises:
-        BadInput: it has other characters than letters, digits and `_ . -`, or is longer than 40.
-    """
-    if not _PROJECT.fullmatch(name):
-        raise BadInput(f"{name[:60]!r} is no project; use letters, digits and _ . -, at most 40")
-    return name
-
-
-_USED_BY_PROJECT = (
-    "SELECT (SELECT sum({of_session}) FROM sessions WHERE project = ?1 AND {there}),"
-    " (SELECT sum({of_call}) FROM sessions s CROSS JOIN model_calls c WHERE s.project = ?1 AND s.origin = 'fork'"
-    " AND {there} AND c.session_id = s.id"
-    " AND coalesce(c.commit_seq, 0) <= coalesce(s.forked_at_seq, 0)),"
-    " (SELECT sum({of_agent}) FROM sessions s CROSS JOIN agent_programs p CROSS JOIN agents a WHERE s.project = ?1"
-    " AND s.origin <> 'fork' AND p.session_id = s.id AND a.id = p.agent_id AND a.task_id IS NULL"
-    " AND a.parent_agent_id IS NOT NULL)"
-)
-"""What its sessions used; of it the calls that forks copied; of it what agent programs used before."""
-_THERE = "(deleted_at IS NULL OR deleted_at > 0)"
-"""Not a fork that is being copied, nor a session that is being purged."""
-
-
-def _tokens_of(alias: str) -> str:
-    return " + ".join(f"{alias}{name}_tokens" for name in ("input", "output", "cache_read", "cache_write"))
-
-
-_USED_BY = {
-    "usd": _USED_BY_PROJECT.format(
-        of_session="cost_usd", of_call="c.cost_usd", of_agent="a.cost_usd", there=_THERE
-    ),
-    "tokens": _USED_BY_PROJECT.format(
-        of_session=_tokens_of(""), of_call=_tokens_of("c."), of_agent=_tokens_of("a."), there=_THERE
-    ),
-}
-
-
-def used_by_project(reads: Any, project: str, kind: str) -> float | None:
-    """What the sessions of a project have used together; None for USD where no price is known.
-
-    A call that a fork copied counts once. Sessions that were deleted count until they are purged.
-    """
-    row = reads.one(_USED_BY[kind], (project,))
-    spent: float | None = row[0]
-    if isinstance(reads, Transaction):
-        for session_id, (cost_usd, tokens) in reads.unflushed_by_session.items():
-            more = tokens if kind == "tokens" else cost_usd
-            if more and reads.one(
-                "SELECT 1 FROM sessions WHERE id = ? AND project = ?", (session_id, project)
-            ):
-                spent = (spent or 0.0) + more
-    if spent is None:
-        return 0.0 if kind == "tokens" else None
-    return max(0.0, float(spent) - float(row[1] or 0.0) - float(row[2] or 0.0))
-
-
-def project_usage(reads: Any, project: str) -> list[BudgetUse]:
-    """The budgets of a project with what is used of them."""
-    rows = reads.all("SELECT kind, amount FROM project_budgets WHERE project = ? ORDER BY kind", (project,))
-    return [
-        BudgetUse(Budget(None, row[0], row[1], project=project), used_by_project(reads, project, row[0]))
-        for row in rows
-    ]
-
-
-def project_amount(reads: Any, project: str, kind: str, text: str) -> float:
-    """The limit of a project that a person means by `text`, as `amount_of`.
+def refuse_project_budget(connection: Connection, session_id: str) -> None:
+    """Refuse to drive a session that shares a budget.
 
     Raises:
-        ValueError: no amount, or not more than what is used.
+        BadInput: it does; the command that removes the budget.
     """
-    if kind not in PROJECT_KINDS:
-        raise ValueError("a project's budget is in usd or tokens")
-    amount, more = _typed(text)
-    spent = used_by_project(reads, project, kind)
-    if spent is None and used_by_project(reads, project, "tokens"):
-        raise ValueError(
-            "no call so far has a known price, so a budget in USD cannot be kept; give one in tokens"
-        )
-    if more:
-        row = reads.one("SELECT amount FROM project_budgets WHERE project = ? AND kind = ?", (project, kind))
-        amount += row[0] if row is not None else spent or 0.0
-    if not (amount > 0 and math.isfinite(amount)):
-        raise ValueError(f"a budget must be positive; --lift {kind} removes it")
-    if amount <= (spent or 0.0):
-        wanted, so_far = amount_text(amount, kind), amount_text(spent or 0.0, kind)
-        raise ValueError(
-            f"a budget of {wanted} would pause at once: project {project} has used {so_far} already; give more"
-            " than that, or +N"
-        )
-    return amount
-
-
-def write_project(connection: Any, project: str, kind: str, amount: float | None, now: float) -> None:
-    """Set a budget of a project; without an amount, lift it. For a transaction that holds the write lock."""
-    if amount is None:
-        connection.execute("DELETE FROM project_budgets WHERE project = ? AND kind = ?", (project, kind))
-        return
-    connection.execute(
-        "INSERT INTO project_budgets (project, kind, amount, created_at) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (project, kind) DO UPDATE SET amount = excluded.amount",
-        (project, kind, float(amount), now),
-    )
-
-
-def raise_command(use: BudgetUse) -> str:
-    """The command that raises the budget of a project enough to go on."""
-    budget = use.budget
-    return f"wk budget --project {budget.project} --{budget.kind} +{plain_amount(use.shortfall, budget.kind)}"
-
-
-def note_project_reached(
-    tx: Transaction, agent_id: str, project: str, kind: str, reason: str, required: float | None
-) -> None:
-    """Say in this session that a budget of its project covers no further call."""
-    tx.event(
-        "budget.reached", agent_id=agent_id, project=project, budget=kind, reason=reason, required=required
-    )
-
-
-def _refused_here(reads: Any, session_id: str, budget: Budget) -> float | None:
-    """What the call needs that the project's budget refused, if that paused the session last."""
-    row = reads.one(
-        "SELECT data FROM events WHERE session_id = ? AND kind = 'budget.reached' ORDER BY seq DESC LIMIT 1",
+    row = connection.execute(
+        "SELECT b.project FROM sessions s JOIN project_budgets b ON b.project = s.project WHERE s.id = ?",
         (session_id,),
-    )
-    data = decode(row[0]) if row is not None else {}
-    if (data.get("project"), data.get("budget")) != (budget.project, budget.kind):
-        return None
-    required: float | None = data.get("required")
-    return required
+    ).fetchone()
+    if row is not None:
+        raise BadInput(
+            f"session {session_id} shares a budget of project {row[0]}, which this version does not keep; remove it with"
+            f" `wk budget --project {row[0]} --remove`, and limit the session itself with `wk budget {session_id} --usd N`"
+        )
+
+
+def remove_project(connection: Connection, project: str) -> list[tuple[str, float]]:
+    """Remove the budgets of a project; returns the kind and the amount of each. For a transaction that holds the write
+    lock."""
+    removed = "DELETE FROM project_budgets WHERE project = ? RETURNING kind, amount"
+    return sorted(tuple(row) for row in connection.execute(removed, (project,)).fetchall())
 
 
 # --- calls in progress --------------------------------------------------------------------------------------
@@ -544,34 +407,6 @@ def reservations(tx: Transaction) -> list[ReservedCall]:
         ReservedCall(row[0], row[1], row[2], row[3], 1 if row[4] in ("turn", "planner") else 0)
         for row in rows
     ]
-
-
-def lock_project(tx: Transaction) -> None:
-    """Let no other host decide on a call of this session's project until this transaction has ended.
-
-    On PostgreSQL it locks one row, so that two hosts never wait for each other. What is read next is what others
-    have committed before. On SQLite, the transaction holds the write lock already.
-    """
-    tx.execute(
-        "UPDATE project_budgets SET amount = amount WHERE project = (SELECT project FROM sessions WHERE id = ?1)"
-        " AND kind = (SELECT min(kind) FROM project_budgets WHERE project ="
-        " (SELECT project FROM sessions WHERE id = ?1))",
-        (tx.session_id,),
-    )
-
-
-def reservations_elsewhere(tx: Transaction, project: str) -> list[ReservedCall]:
-    """The calls in progress of the project's other sessions, on any host.
-
-    Read it before what is used: a call that is recorded meanwhile then counts twice, never not at all. A call of
-    a host that died counts until the session is claimed again, or `RESERVATION_SECONDS`.
-    """
-    rows = tx.all(
-        "SELECT r.id, r.tokens, r.cost_usd FROM sessions s CROSS JOIN reservations r"
-        " WHERE s.project = ? AND s.id <> ? AND r.session_id = s.id AND r.expires_at > ?",
-        (project, tx.session_id, tx.now),
-    )
-    return [ReservedCall(row[0], None, row[1], row[2], 0) for row in rows]
 
 
 def add_reservation(

@@ -28,7 +28,6 @@ def create(
     budgets: dict[str, float],
     now: float,
     needs: dict[str, Any] | None = None,
-    project: str | None = None,
 ) -> None:
     """A new session that no host drives yet, with its budgets (kind → amount). With `needs` it is queued for workers.
 
@@ -43,8 +42,8 @@ def create(
     connection = group.connection
     connection.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at,"
-        " last_active, queued_at, needs, project)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " last_active, queued_at, needs)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             session_id,
             user_id,
@@ -57,7 +56,6 @@ def create(
             now,
             now if needs is not None else None,
             encode(needs) if needs is not None else None,
-            project,
         ),
     )
     connection.executemany(

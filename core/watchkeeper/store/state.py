@@ -475,20 +475,8 @@ def _budgets(reads: Any, session_id: str) -> list[dict[str, Any]]:
         "SELECT task_id, kind, amount, required, reached_at FROM budgets WHERE session_id = ? ORDER BY id",
         (session_id,),
     )
-    found = [
+    return [
         dict(row) | {"used": budgets.used(reads, session_id, row["task_id"], row["kind"])} for row in rows
-    ]
-    shared = [use for use in budgets.usage(reads, session_id) if use.budget.project is not None]
-    return found + [
-        {
-            "project": use.budget.project,
-            "task_id": None,
-            "kind": use.budget.kind,
-            "amount": use.budget.amount,
-            "required": use.budget.required,
-            "used": use.used,
-        }
-        for use in shared
     ]
 
 

@@ -122,11 +122,6 @@ class Transaction:
         to its row."""
         return self._fence.cost_usd, sum(self._fence.tokens)
 
-    @property
-    def unflushed_by_session(self) -> dict[str, tuple[float | None, int]]:
-        """As `unflushed_usage`, for each session that this group writes."""
-        return {key[0]: (fence.cost_usd, sum(fence.tokens)) for key, fence in self._group.fences.items()}
-
     def add_usage(
         self, usage: Usage, cost: Cost, *, calls: int = 1, retries: int = 0, errors: int = 0
     ) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import click
 import pytest
 from tests.core.cli.conftest import Wk, rows
+from tests.core.store.test_migrations import earlier_version
 
+from watchkeeper import Runtime
 from watchkeeper.cli import run
+from watchkeeper.records.errors import BadInput
+from watchkeeper.store.driver import sqlite3
 
 
 @pytest.fixture
@@ -96,31 +101,41 @@ def test_whoever_gives_up_at_the_terminal_starts_no_host(wk, spent, monkeypatch,
     assert hosts(tmp_path) == 1
 
 
-def test_a_project_shares_one_budget_which_is_raised_for_all_its_sessions(wk: Wk, tmp_path: Path) -> None:
+def test_a_session_with_a_budget_of_its_project_does_not_run_until_that_is_removed(
+    wk: Wk, tmp_path: Path
+) -> None:
+    path = tmp_path / "watchkeeper.db"
+    earlier_version(path)
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "main.py").write_text("print(1)\n")
-    demo = ("demo", "--headless", "--speed", "max", "--workspace", tmp_path / "folder", "--project", "atlas")
-    assert "project atlas has used 0 tokens" in wk("budget", "--project", "atlas", "--tokens", "9000").out
-    ended = wk(*demo)
-    assert ended.code == 5
-    assert "project atlas has used" in ended.out
-    assert "wk budget --project atlas --tokens +" in ended.out.splitlines()[-1]
-    second = wk(*demo)
-    assert second.code == 5
-    (shown,) = wk("show", "last", "--json").json["budgets"]
-    (both,) = wk("budget", "--project", "atlas", "--json").json["budgets"]
-    assert (shown["project"], shown["used"]) == ("atlas", both["used"])
-
-    advised = wk("resume", "last")
-    assert advised.code == 5
-    assert "project atlas has used" in advised.out
-    assert "wk budget --project atlas --tokens +" in wk("resume", "last", "--budget-tokens", "+5").error
-    for refused in (("--tokens", "1"), ("--turns", "5"), ("--tokens", "x"), ("--lift", "turns")):
-        assert wk("budget", "--project", "atlas", *refused).error
-    assert "no project" in wk("budget", "--project", "a b").error
-
-    assert wk("fork", "last").code == 0
-    assert wk("budget", "--project", "atlas", "--json").json["budgets"] == [both], "copied calls count once"
-
-    assert wk("budget", "--project", "atlas", "--lift", "tokens").code == 0
-    assert wk("resume", "last", "--headless").code == 0
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE sessions SET project = 'atlas', workspace = ?", (str(tmp_path / "folder"),))
+    connection.execute(
+        "INSERT INTO project_budgets VALUES ('atlas', 'usd', 20, 0), ('atlas', 'tokens', 9000, 0)"
+    )
+    connection.commit()
+    connection.close()
+    resume = ("resume", "last", "--budget-turns", "+50")
+    with pytest.raises(BadInput, match="remove it with `wk budget --project atlas --remove`"):
+        asyncio.run(Runtime(path).run("puv3u4a7"))
+    for refused in (
+        resume,
+        (*resume, "--headless"),
+        ("compact", "last", "planner"),
+        ("rerun", "last", "synthesis"),
+    ):
+        said = wk(*refused)
+        assert said.code in (1, 2)
+        assert "remove it with `wk budget --project atlas --remove`" in said.error
+    for refused in (
+        ("demo", "--project", "atlas"),
+        ("budget", "--project", "atlas", "--usd", "5"),
+        ("budget", "--remove"),
+    ):
+        assert "`wk budget --project NAME --remove`" in wk(*refused).error
+    assert hosts(tmp_path) == 1
+    assert "9,000 tokens and $20.00 is removed" in wk("budget", "--project", "atlas", "--remove").out
+    assert wk("budget", "--project", "atlas", "--remove", "--json").json == {
+        "project": "atlas",
+        "budgets": [],
+    }
+    assert wk(*resume, "--headless").code == 0

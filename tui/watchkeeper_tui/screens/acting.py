@@ -127,9 +127,6 @@ class ActingScreen(WatchScreen):
             )
             return
         use = uses[0]
-        if use.budget.project is not None:
-            self.say(f"{sanitize(use.describe())}; first: {sanitize(budgets.raise_command(use))}", "failed")
-            return
         example = f"+{budgets.plain_amount(use.shortfall, use.budget.kind)}"
         question: list[list[Piece]] = [
             [("A budget is used up, so the run was not resumed.", "strong")],
