@@ -282,11 +282,9 @@ class PlanShaper:
         return self._rows
 
 
-def plan_rows(
-    snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = ""
-) -> PlanRows:
-    """The rows of one reading; see `PlanShaper.rows`."""
-    return PlanShaper().rows(snapshot, now, collapsed=collapsed, words=words)
+def plan_rows(snapshot: Snapshot, now: float) -> PlanRows:
+    """All rows of one reading; see `PlanShaper.rows`."""
+    return PlanShaper().rows(snapshot, now)
 
 
 def _same_shape(before: Snapshot, after: Snapshot, *, exact: bool) -> bool:

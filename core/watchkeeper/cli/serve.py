@@ -91,13 +91,13 @@ def _process_class() -> type[AppService]:
 class DashboardServer:
     """Serves one command, a process for each browser that opens it. Needs the extra `serve`."""
 
-    def __init__(self, command: str, *, host: str, port: int, title: str, guard: Guard) -> None:
+    def __init__(self, command: str, *, host: str, port: int, guard: Guard) -> None:
         import textual_serve.server as textual_server
         from jinja2 import Environment
 
         # Its websocket handler has no other way to choose the process class.
         setattr(textual_server, "AppService", _process_class())  # noqa: B010
-        self._textual = textual_server.Server(command, host=host, port=port, title=title)
+        self._textual = textual_server.Server(command, host=host, port=port, title="Watchkeeper")
         page = (files("watchkeeper.cli") / "templates" / "app_index.html").read_text(encoding="utf-8")
         self._page = Environment(autoescape=True).from_string(page)
         self._guard = guard
@@ -328,5 +328,5 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
                 " network you do not trust"
             )
         sys.stdout.flush()
-        DashboardServer(command, host=host, port=port, title="Watchkeeper", guard=guard).serve_on(sockets)
+        DashboardServer(command, host=host, port=port, guard=guard).serve_on(sockets)
     return 0

@@ -143,7 +143,7 @@ def make_vectors(
     """Vectors that a session still lacks, a batch at a time, as `(kind, [(id, vector)])`; for a second at
     most."""
     until = seconds() + MOST_SECONDS
-    wanted = passages.missing_facts(reads, session_id, embedder.name, 1_000)
+    wanted = passages.missing_facts(reads, session_id, embedder.name)
     for start in range(0, len(wanted), BATCH):
         batch = wanted[start : start + BATCH]
         yield (

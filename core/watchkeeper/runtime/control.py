@@ -359,6 +359,8 @@ ANSWER_SECONDS = 10.0
 
 ONCE_SECONDS = 60.0
 """How long it waits for a host that was started for this command alone."""
+START_SECONDS = 20.0
+"""How long a host may take to start its session."""
 
 WITHOUT_HOST = frozenset({"compact", "undo", "redo", "edit", "rerun", "memory_sync", "pin", "unpin"})
 """Commands that start a host of their own if none runs; the others wait for `wk resume`."""
@@ -496,15 +498,13 @@ def spawn_host(database_path: Place, session_id: str, options: Sequence[str]) ->
         )
 
 
-def await_host(
-    database_path: Place, session_id: str, pid: int, *, timeout_seconds: float = 20.0
-) -> str | None:
+def await_host(database_path: Place, session_id: str, pid: int) -> str | None:
     """Wait until the host that `start_host` started runs the session; returns None, or the last line of its log
     if it has ended.
 
     Only the process that started the host can see that it has ended.
     """
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if probe(database_path, session_id) is not None:
             return None
@@ -512,7 +512,7 @@ def await_host(
         if ended is not None:
             return ended
         time.sleep(0.02)
-    return f"the background process (pid {pid}) has not started the session within {timeout_seconds:g} s"
+    return f"the background process (pid {pid}) has not started the session within {START_SECONDS:g} s"
 
 
 def why_ended(database_path: Place, session_id: str, pid: int) -> str | None:

@@ -460,7 +460,7 @@ def tidy(folder: Path, commit: str) -> None:
         log.info("the checkout %s is kept", folder)
 
 
-def run_worker(worker: Worker, wait: Callable[[float], object], *, poll_seconds: float = 0.2) -> None:
+def run_worker(worker: Worker, wait: Callable[[float], object]) -> None:
     """Call `step` until the worker has drained. A database that cannot be used is tried again, later and later."""
     trouble = 0
     while not (worker.is_draining and not worker.sessions):
@@ -470,4 +470,4 @@ def run_worker(worker: Worker, wait: Callable[[float], object], *, poll_seconds:
         except (sqlite3.DatabaseError, StoreUnusable) as error:
             trouble += 1
             log.warning("the database cannot be used: %s", one_line(str(error), 300))
-        wait(poll_seconds if trouble == 0 else min(5.0, 0.2 * 2**trouble))
+        wait(min(5.0, 0.2 * 2**trouble))

@@ -247,13 +247,13 @@ class AgentSnapshotReader:
         )
 
 
-def newest_turns(connection: Connection, agent_id: str, limit: int = 12) -> list[TurnFacts]:
+def newest_turns(connection: Connection, agent_id: str) -> list[TurnFacts]:
     """The last turns' calls that brought a reply, newest first."""
     rows = connection.execute(
         "SELECT input_tokens + cache_read_tokens + cache_write_tokens, started_at FROM model_calls WHERE"
         " agent_id = ?"
-        " AND status = 'done' AND purpose IN ('turn', 'planner') ORDER BY id DESC LIMIT ?",
-        (agent_id, limit),
+        " AND status = 'done' AND purpose IN ('turn', 'planner') ORDER BY id DESC LIMIT 12",
+        (agent_id,),
     )
     return [TurnFacts(*row) for row in rows]
 

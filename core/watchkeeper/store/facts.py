@@ -338,7 +338,7 @@ def find_facts(
         most = max(limit, RANKED_FACTS) if on_postgres else limit
         rows = reads.all(_BY_WORDS, (*bound[:-1], most, facts_holding(reads, pieces, every=False)))
         if on_postgres:
-            rows = ranked_facts(pieces, rows, text=2)[:limit]
+            rows = ranked_facts(pieces, rows)[:limit]
         found.update((row[0], row) for row in rows)
     if literals:
         holds = " OR ".join(
@@ -366,7 +366,7 @@ def count_facts(
     return int(reads.one(count, (session_id, workspace, reader, int(everyone)))[0])
 
 
-def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
+def pinned_facts(reads: Any, session_id: str) -> list[Any]:
     """Standing facts of a session, and of its workspace, oldest first: `(id, kind, text, sources)`."""
     rows: list[Any] = reads.all(
         # Asked before every turn of every agent: an index for each of the two, or it would read the facts of
@@ -374,8 +374,8 @@ def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
         "SELECT f.id, f.kind, f.text, f.sources FROM facts f WHERE f.id IN (SELECT id FROM facts WHERE pinned = 1"
         " AND session_id = ?1 UNION ALL SELECT id FROM facts WHERE pinned = 1 AND scope = 'workspace'"
         " AND workspace = (SELECT workspace FROM sessions WHERE id = ?1))"
-        f" AND f.superseded_by IS NULL AND{_NOT_DELETED} AND f.scope <> 'agent' ORDER BY f.id DESC LIMIT ?2",
-        (session_id, limit),
+        f" AND f.superseded_by IS NULL AND{_NOT_DELETED} AND f.scope <> 'agent' ORDER BY f.id DESC LIMIT 100",
+        (session_id,),
     )
     return rows[::-1]
 

@@ -368,12 +368,11 @@ def restore_session(path: Place, session_id: str) -> None:
     change(path, session_id, "restore", work)
 
 
-def deleted_sessions(connection: Connection, *, limit: int = 1_000) -> tuple[DeleteResult, ...]:
+def deleted_sessions(connection: Connection) -> tuple[DeleteResult, ...]:
     """The sessions that can be restored, the last deleted first; no clock decides."""
     rows = connection.execute(
         "SELECT id, substr(coalesce(title, goal), 1, 500), deleted_at FROM sessions WHERE deleted_at > 0"
-        " ORDER BY deletion_ordinal DESC LIMIT ?",
-        (limit,),
+        " ORDER BY deletion_ordinal DESC LIMIT 1000"
     )
     return tuple(DeleteResult(row[0], str(row[1]), row[2], row[2] + UNDO_DAYS * 86_400) for row in rows)
 

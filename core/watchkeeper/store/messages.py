@@ -38,17 +38,16 @@ def add_observations(
     agent_id: str,
     observations: Sequence[Observation],
     *,
-    status: str = "published",
     compaction_id: int | None = None,
 ) -> None:
     tx.executemany(
         "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations,"
         " replaces,"
         " provisional, status, compaction_id, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-        " ?, ?, ?, ?, ?)",
+        " ?, 'published', ?, ?, ?)",
         [
             (agent_id, o.id, o.kind, o.level, o.text, o.tokens, *o.covers, encode(o.citations), encode(o.replaces),
-             int(o.provisional), status, compaction_id, o.created_at, tx.commit_seq)
+             int(o.provisional), compaction_id, o.created_at, tx.commit_seq)
             for o in observations
         ],
     )  # fmt: skip

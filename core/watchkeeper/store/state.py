@@ -113,10 +113,10 @@ def agents_state(
     return [_agent(row, row["id"] in guessed, doing.get(row["id"])) for row in rows]
 
 
-def plan_state(reads: Any, session_id: str, *, live: bool = False) -> dict[str, Any] | None:
+def plan_state(reads: Any, session_id: str) -> dict[str, Any] | None:
     """The session's current plan with its tasks and revisions; None if it has none."""
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
-    return _plan(reads, session, agents_state(reads, session_id, live=live), live=live)
+    return _plan(reads, session, agents_state(reads, session_id), live=False)
 
 
 def result(reads: Any, session_id: str) -> dict[str, Any]:

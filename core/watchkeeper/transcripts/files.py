@@ -237,13 +237,13 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
             trouble(str(path), "neither a file nor a folder")
 
 
-def read_file_head(path: Path, limit: int = HEAD_BYTES) -> bytes:
+def read_file_head(path: Path) -> bytes:
     """The beginning of a file.
 
     Raises:
         OSError: it cannot be read.
     """
-    return read_head(path, limit)
+    return read_head(path, HEAD_BYTES)
 
 
 def read_past(path: Path, head: bytes) -> bytes:

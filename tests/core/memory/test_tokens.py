@@ -61,7 +61,7 @@ def test_the_encoding_loads_without_network_and_not_before_it_is_needed() -> Non
 def test_altered_ranks_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gzip, "decompress", lambda _data: b"IQ== 0\n")
     with pytest.raises(EncodingUnavailable, match="Reinstall"):
-        tokens._ranks("o200k_base", tokens.O200K_SHA256)
+        tokens._ranks(tokens.O200K_SHA256)
 
 
 def test_the_hash_is_the_one_that_tiktoken_demands() -> None:

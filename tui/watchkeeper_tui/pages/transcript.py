@@ -254,16 +254,16 @@ def item_units(item: Item, state: ItemState, cache: LineCache) -> list[Unit]:
     return cache.units(block.key, version, make)
 
 
-def block_lines(block: TranscriptBlock, width: int, *, most: int) -> list[PageLine]:
-    """The first lines of a block by itself, without its head."""
+def block_lines(block: TranscriptBlock, width: int) -> list[PageLine]:
+    """The first 400 lines of a block by itself, without its head."""
     found: list[PageLine] = []
     for number, part in enumerate(_parts(Item(block))):
         name, indent = f"{block.key}/{number}", ("    ", "text")
         units = text_units(name, part.text, part.format, width, role=part.role, key=block.key, before=indent)
         for unit in units:
-            if len(found) < most:
+            if len(found) < 400:
                 found += unit.render()
-    return found[:most]
+    return found[:400]
 
 
 @dataclass(frozen=True, slots=True)

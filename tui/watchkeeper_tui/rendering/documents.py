@@ -63,13 +63,13 @@ class Unit:
 class LineCache:
     """Rendered units, the most recently used ones, and what they were cut from."""
 
-    def __init__(self, lines_kept: int = LINES_KEPT) -> None:
+    def __init__(self) -> None:
         self.rendered = 0
         """Lines that were rendered so far."""
         self._kept: OrderedDict[tuple[str, Hashable], Sequence[PageLine]] = OrderedDict()
         self._heights: dict[tuple[str, Hashable], int] = {}
         self._units: dict[str, tuple[Hashable, list[Unit]]] = {}
-        self._lines_kept, self._size = lines_kept, 0
+        self._size = 0
 
     def units(self, name: str, version: Hashable, make: Callable[[], list[Unit]]) -> list[Unit]:
         """The units of `name`, made again only where the version is another one."""
@@ -96,7 +96,7 @@ class LineCache:
             if len(self._heights) >= _MOST_KEPT:
                 self._heights.clear()
             self._heights[key] = len(lines)
-            while self._size > self._lines_kept and len(self._kept) > 1:
+            while self._size > LINES_KEPT and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)
                 self._size -= len(dropped)
         else:

@@ -78,10 +78,8 @@ def identifiers_in(lines: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def not_carried_over(
-    texts: Iterable[tuple[int, Iterable[str]]], kept: str, most: int = 200
-) -> list[tuple[str, int]]:
-    """Identifiers of the replaced messages `(seq, lines)` that `kept` does not hold, with the last message
+def not_carried_over(texts: Iterable[tuple[int, Iterable[str]]], kept: str) -> list[tuple[str, int]]:
+    """The last 200 identifiers of the replaced messages `(seq, lines)` that `kept` does not hold, with the last message
     that has them."""
     folded = kept.casefold()
     last: dict[str, int] = {}
@@ -90,7 +88,7 @@ def not_carried_over(
             if identifier.casefold() not in folded:
                 last.pop(identifier, None)
                 last[identifier] = seq
-    return list(last.items())[-most:]
+    return list(last.items())[-200:]
 
 
 _MESSAGE_KEY = "message."
@@ -350,7 +348,7 @@ def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost
     text = "\n".join(block.lines)
     lines = [PageLine(block.key, pieces, block.key, text)]
     if block.key in expanded:
-        body = block_lines(block, width, most=400)
+        body = block_lines(block, width)
         lines += [PageLine(f"{line.id}.open", line.pieces, block.key, text) for line in body]
     return lines
 

@@ -230,8 +230,8 @@ class AgentPane(Vertical):
     outcome: var[RunOutcome | None] = var(None, init=False)
     """What the run left, once it has ended and that was read."""
 
-    def __init__(self, *, id: str = "agent") -> None:
-        super().__init__(id=id, classes="pane")
+    def __init__(self) -> None:
+        super().__init__(id="agent", classes="pane")
         self.agent_id: str | None = None
         self._task_id: str | None = None
         self._snapshot = Snapshot()

@@ -346,16 +346,12 @@ def facts_holding(reads: Any, pieces: Sequence[str], *, every: bool, beginnings:
     return postgres_index.facts_holding(reads, match, pieces, every=every, beginnings=beginnings)
 
 
-def ranked_facts(pieces: Sequence[str], rows: Sequence[Any], text: int) -> list[Any]:
-    """Rows of facts on PostgreSQL, the best first: by bm25 among these.
-
-    Args:
-        text: which column is the text.
-    """
+def ranked_facts(pieces: Sequence[str], rows: Sequence[Any]) -> list[Any]:
+    """Rows of facts on PostgreSQL, with the text in the third column, the best first: by bm25 among these."""
     table = WordTable(stems=True)
     try:
         match = " OR ".join(map(quoted, pieces))
-        order = table.matching([(at, row[text]) for at, row in enumerate(rows)], match, ranked=True)
+        order = table.matching([(at, row[2]) for at, row in enumerate(rows)], match, ranked=True)
     finally:
         table.close()
     return [rows[at] for at in order]
@@ -437,9 +433,7 @@ def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | byte
         )
 
 
-def index_within(
-    connection: Connection, *, most_messages: int = 20_000, most_characters: int = 32_000_000
-) -> bool:
+def index_within(connection: Connection, *, most_messages: int = 20_000) -> bool:
     """Within the caller's own transaction, after what it inserted: index what waits, its messages with it.
     For imports, which hold the write lock for longer than an indexer may. True when nothing is left; what is,
     an indexer takes later: on PostgreSQL all.
@@ -447,7 +441,7 @@ def index_within(
     if is_postgres(connection):
         return False
     through, _ = _state(connection)
-    texts, more = _next_texts(connection, through, most_messages, most_characters)
+    texts, more = _next_texts(connection, through, most_messages, 32_000_000)
     if texts:
         _drop_removed(connection, above=through, most=0)
         _add(connection, texts)

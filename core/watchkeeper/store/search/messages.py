@@ -326,13 +326,12 @@ def search_by_session(
     limit: int = 1000,
     snippets: int = 200,
     deadline_seconds: float = DEADLINE_SECONDS,
-    prefix: bool = True,
     cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Found:
     """As `search`, the newest first, but only the newest message of each session; the first `snippets` have a
     snippet."""
-    with _Search(connection, text, None, prefix, deadline_seconds, cancelled, monotonic) as walk:
+    with _Search(connection, text, None, True, deadline_seconds, cancelled, monotonic) as walk:
         with closing(walk.newest_places()) as found:
             places = list(islice(found, limit + 1))
         stopped = walk.stopped or (Stopped.LIMIT if len(places) > limit else None)

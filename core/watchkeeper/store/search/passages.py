@@ -252,15 +252,15 @@ def missing_messages(reads: Any, session_id: str, model: str, limit: int) -> lis
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-def missing_facts(reads: Any, session_id: str, model: str, limit: int) -> list[tuple[int, str]]:
+def missing_facts(reads: Any, session_id: str, model: str) -> list[tuple[int, str]]:
     """Facts that a session sees without a vector of this model: `(id, text)`, newest first."""
     rows = reads.all(
         "SELECT f.id, f.text FROM facts f JOIN sessions s ON s.id = ?1 WHERE f.superseded_by IS NULL AND"
         " (f.session_id = s.id"
         " OR (f.scope = 'workspace' AND f.workspace = s.workspace)) AND NOT EXISTS (SELECT 1 FROM embeddings"
         " e"
-        " WHERE e.kind = 'fact' AND e.item = f.id AND e.model = ?2) ORDER BY f.id DESC LIMIT ?3",
-        (session_id, model, limit),
+        " WHERE e.kind = 'fact' AND e.item = f.id AND e.model = ?2) ORDER BY f.id DESC LIMIT 1000",
+        (session_id, model),
     )
     return [(row[0], row[1]) for row in rows]
 
