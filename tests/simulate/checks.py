@@ -6,14 +6,32 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tests.core.memory.support import assert_covered
+
 from watchkeeper.agents.agent_state import inputs_of
 from watchkeeper.records.states import TASK_MOVES, TaskStatus
-from watchkeeper.store import plans
+from watchkeeper.store import budgets, plans
+from watchkeeper.store.messages import load_view
 
 if TYPE_CHECKING:
     from tests.simulate.tools import Ledger
 
 Read = Callable[..., list[Any]]
+
+
+class Rows:
+    """The committed state, as functions of the store read it."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def one(self, sql: str, parameters: Any = ()) -> Any:
+        rows = self._read(sql, *parameters)
+        return rows[0] if rows else None
+
+    def all(self, sql: str, parameters: Any = ()) -> list[Any]:
+        return self._read(sql, *parameters)
+
 
 LAST_STATES: Mapping[str, frozenset[str]] = {
     "tool_calls": frozenset({"done", "error", "denied", "unknown", "cancelled"}),
@@ -22,6 +40,10 @@ LAST_STATES: Mapping[str, frozenset[str]] = {
     "model_calls": frozenset({"done", "error", "abandoned"}),
 }
 """States that a row of a table never leaves."""
+
+
+WITH_EFFECT = frozenset({"effect", "effect_again", "asking", "bash", "write", "edit"})
+"""Tools of which a call that is done has had its effect."""
 
 
 def acknowledged(read: Read, seq: int, epoch: int) -> list[str]:
@@ -43,9 +65,17 @@ def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
         before[table] = now
     found += _totals(read)
     found += _running_tasks(read, before)
+    found += _views(read, before)
     found += _epochs(read, before)
     for call, runs in read("SELECT id, runs FROM tool_calls WHERE runs > 1 AND idempotent = 0"):
-        found.append(f"call {call}, which is not idempotent, was begun {runs} times")
+        put_back = sum(  # no worker could be started for it
+            json.loads(data).get("call") == call
+            for (data,) in read("SELECT data FROM events WHERE kind = 'tool.pending'")
+        )
+        # A call whose file was found changed had no effect, and its question is asked again.
+        put_back += max(0, read("SELECT count(*) FROM approvals WHERE tool_call_id = ?", call)[0][0] - 1)
+        if runs > 1 + put_back:
+            found.append(f"call {call}, which is not idempotent, was begun {runs} times")
     for (agent,) in read(
         "SELECT a.id FROM agents a JOIN sessions s ON s.id = a.session_id AND s.forked_from IS NULL"  # a fork comes in parts
         " WHERE NOT EXISTS (SELECT 1 FROM views WHERE agent_id = a.id AND version = a.view_version)"
@@ -59,6 +89,29 @@ def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
     return found
 
 
+def reserved(read: Read, session: str, new: set[str], ended: set[str]) -> Iterator[str]:
+    """A call was let begin beside others only if the budgets cover all of them. `new`: the reservations of this commit;
+    `ended`: those whose call has ended, and used less than was reserved."""
+    rows = Rows(read)
+    for budget in budgets.load(rows, session):
+        if budget.kind != "tokens":
+            continue
+        held = [
+            (number, tokens)
+            for number, task, tokens in read(
+                "SELECT id, task_id, tokens FROM reservations WHERE session_id = ?", session
+            )
+            if number not in ended and budget.task_id in (None, task)
+        ]
+        used = budgets.used(rows, session, budget.task_id, budget.kind) or 0.0
+        if (
+            len(held) > 1
+            and new & {one[0] for one in held}
+            and used + sum(one[1] for one in held) > budget.amount
+        ):
+            yield f"calls reserve {held} under a budget of {budget.amount:g} tokens, of which {used:g} are used"
+
+
 def _totals(read: Read) -> Iterator[str]:
     for session, *totals in read(
         "SELECT id, input_tokens, output_tokens, model_calls FROM sessions WHERE forked_from IS NULL"
@@ -70,6 +123,21 @@ def _totals(read: Read) -> Iterator[str]:
         )[0]
         if list(counted) != totals:
             yield f"totals of the session are {totals}, of its calls {list(counted)}"
+
+
+def _views(read: Read, before: dict[str, dict[str, str]]) -> Iterator[str]:
+    """A view that an agent got shows each message once, or an observation covers it."""
+    known = before.setdefault("views", {})
+    for agent, version, last in read("SELECT id, view_version, last_seq FROM agents"):
+        if known.get(agent) == str(version):
+            continue
+        known[agent] = str(version)
+        view = load_view(Rows(read), agent, version)
+        try:
+            if view is not None:
+                assert_covered(view, last)
+        except AssertionError:
+            yield f"view {version} of {agent} leaves out messages, or covers some twice"
 
 
 def _running_tasks(read: Read, before: dict[str, dict[str, str]]) -> Iterator[str]:
@@ -112,6 +180,7 @@ def at_end(read: Read, session: str, ledger: Ledger) -> list[str]:
     """Checks of a session that has ended."""
     found = list(_commands(read)) + list(_effects(read, session, ledger)) + list(_moves(read, session))
     found += _messages(read)
+    found += _memory(read, session)
     if read("PRAGMA integrity_check")[0][0] != "ok" or read("PRAGMA foreign_key_check"):
         found.append("the database is damaged")
     if read("SELECT 1 FROM tool_calls c JOIN agents a ON a.id = c.agent_id WHERE c.status IN ('pending', 'running')"
@@ -147,7 +216,7 @@ def _effects(read: Read, session: str, ledger: Ledger) -> Iterator[str]:
         if status in ("pending", "cancelled", "denied", "lost"):
             yield f"{name}, call {number}, had its effect, and is {status}"
     for number, (name, status, *_) in calls.items():
-        if name in ("effect", "effect_again", "asking") and status == "done" and not ledger.effects[number]:
+        if name in WITH_EFFECT and status == "done" and not ledger.effects[number]:
             yield f"{name}, call {number}, is done, and had no effect"
 
 
@@ -183,23 +252,46 @@ def _messages(read: Read) -> Iterator[str]:
             yield "a message is no list"
 
 
+BY_HAND = ("compaction.undo", "compaction.redo", "memory.edited")
+"""Events of a person's changes of a context, after which a pass that began before must not be applied."""
+
+
+def _memory(read: Read, session: str) -> Iterator[str]:
+    """No pass is applied over a change that a person made while it ran, and what was undone can be redone."""
+    began: dict[int, int] = {}
+    by_hand: dict[str, int] = {}
+    for seq, kind, agent, data in read(
+        "SELECT seq, kind, agent_id, data FROM events WHERE session_id = ? AND (kind LIKE 'compaction.%' OR kind LIKE"
+        " 'memory.%') ORDER BY seq",
+        session,
+    ):
+        compaction = json.loads(data).get("compaction")
+        if kind == "compaction.started":
+            began[compaction] = seq
+        elif kind in BY_HAND:
+            by_hand[agent] = seq
+        elif kind == "compaction.applied" and began.get(compaction, seq) < by_hand.get(agent, 0):
+            yield f"compaction {compaction} of {agent} was applied over a change that a person made while it ran"
+    for agent, number, why, at in read(
+        "SELECT agent_id, id, result, commit_seq FROM commands WHERE session_id = ? AND kind = 'redo' AND status = 'refused'",
+        session,
+    ):
+        newest = read(
+            "SELECT reason FROM views WHERE agent_id = ? AND commit_seq <= ? ORDER BY version DESC LIMIT 1",
+            agent,
+            at or 0,
+        )
+        if newest and newest[0][0] == "undo" and "nothing to redo" in why:
+            yield f"redo, command {number}, was refused after an undo of {agent}: {why}"
+
+
 def _inputs(read: Read, session: str) -> Iterator[str]:
     """No task is done on inputs that have changed since."""
-
-    class Reads:
-        @staticmethod
-        def one(sql: str, parameters: Any = ()) -> Any:
-            rows = read(sql, *parameters)
-            return rows[0] if rows else None
-
-        @staticmethod
-        def all(sql: str, parameters: Any = ()) -> list[Any]:
-            return read(sql, *parameters)
-
-    for task in plans.load_tasks(Reads, session):
+    rows = Rows(read)
+    for task in plans.load_tasks(rows, session):
         if (
             task.status is TaskStatus.DONE and "otherwise" not in task.instructions
         ):  # a person may revise what is done
-            inputs = [one.ref for one in inputs_of(Reads, task)]
+            inputs = [one.ref for one in inputs_of(rows, task)]
             if plans.inputs_hash(inputs, task.instructions) != task.inputs_hash:
                 yield f"{task.name} is done on inputs that have changed"

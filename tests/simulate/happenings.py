@@ -81,9 +81,32 @@ def model_faults(world: World, rng: random.Random) -> None:
 
 @happening(2)
 def tool_faults(world: World, rng: random.Random) -> None:
-    kind = rng.choice(["worker dies before", "worker dies after", "slow", "error"])
+    kind = rng.choice(["worker dies before", "worker dies after", "slow", "error", "no workers"])
     world.tool_faults.append((kind, world.clock.monotonic() + rng.choice([0.5, 5.0, 60.0])))
     world.say(f"calls of tools meet: {kind}")
+
+
+@happening()
+def program_faults(world: World, rng: random.Random) -> None:
+    kind = rng.choice(["dies", "limit", "rate_limit", "refuses"])
+    world.program_faults.append((kind, world.clock.monotonic() + rng.choice([0.5, 5.0, 60.0])))
+    world.say(f"agent programs meet: {kind}")
+
+
+@happening()
+def shell_dies(world: World, rng: random.Random) -> None:
+    if shells := [one for one in world.workers if one.is_shell]:
+        shell = rng.choice(shells)
+        world.say(f"shell {shell.shell_identity()} dies")
+        shell.die()
+
+
+@happening()
+def file_changes(world: World, rng: random.Random) -> None:
+    """Somebody else writes to a file of the workspace."""
+    text = f"one\ntwo\n{rng.randrange(100)}\n"
+    (world.folder / "work" / "shared.txt").write_text(text)
+    world.say(f"shared.txt is written from outside: {text!r}")
 
 
 @happening()
@@ -156,12 +179,23 @@ def steer_all(world: World, rng: random.Random) -> None:
     world.ask("steer", by=_person(rng), payload={"text": f"rule {rng.randrange(1000)}", "all": True})
 
 
+def _edited(tool: str, number: int) -> dict[str, Any]:
+    """Another input for a tool."""
+    if tool == "bash":
+        return {"command": f"./effect edited-{number}"}
+    if tool == "write":
+        return {"file_path": f"edited-{number}.txt", "content": "edited\n"}
+    if tool == "edit":
+        return {"file_path": "shared.txt", "old_string": "one", "new_string": f"one {number}"}
+    return {"label": f"edited-{number}"}
+
+
 @happening(2)
 def approve(world: World, rng: random.Random) -> None:
-    if row := _one_of(world, rng, "id", "approvals"):
+    if row := _one_of(world, rng, "id, tool", "approvals"):
         payload: dict[str, Any] = {"approval": row[0]}
         if rng.random() < 0.3:
-            payload["edited_input"] = {"label": f"edited-{rng.randrange(100)}"}
+            payload["edited_input"] = _edited(row[1], rng.randrange(100))
         elif rng.random() < 0.2:
             payload["scope"] = "tool"
         world.ask("approve", by=_person(rng), payload=payload)

@@ -7,9 +7,13 @@ import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from tests.simulate.checks import Rows
 from tests.simulate.script import digest_rng
 from tests.support.scripted import call, flat, inbox_of, last_results, said, turns
 
+from watchkeeper.agents.agent_state import AgentMemory
+from watchkeeper.memory.context import WindowTooSmall
+from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import (
     Delta,
     ErrorKind,
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from tests.simulate.world import World
 
 TURNS = (Purpose.TURN, Purpose.PLANNER)
-LONGEST_TASK = 7
+LONGEST_TASK = 10
 """Turns after which a sub-agent ends its task."""
 
 
@@ -37,13 +41,38 @@ class SeededModel:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._counter = default_counter()
         self.context_window = int(world.script.settings["window"])
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         world = self._world
         text = flat(request.messages)
         if request.purpose in TURNS:
-            world.problems += refusals(request)
+            world.problems += refusals(request) + self._differences(request)
+        reservations = world.begin_call(request.agent_id, request.purpose)
+        try:
+            async for event in self._reply(request, text):
+                yield event
+        finally:
+            world.end_call(reservations)
+
+    def _differences(self, request: ModelRequest) -> list[str]:
+        """Where a request is not what a new host would make of the committed rows."""
+        reads = Rows(self._world.read)
+        state = AgentMemory.stored(reads, request.agent_id, self._counter).state
+        try:
+            stored = state.rendered()
+        except WindowTooSmall:
+            return []
+        given = [dict(one) for one in request.messages]
+        if [dict(one) for one in stored] == given:
+            return []
+        return [
+            f"a request of {request.agent_id} has {len(given)} messages, and the store gives {len(stored)} others"
+        ]
+
+    async def _reply(self, request: ModelRequest, text: str) -> AsyncIterator[ModelEvent]:
+        world = self._world
         rng = digest_rng("model", world.script.seed, request.purpose, len(text), text[-400:])
         if (error := world.model_fault(rng)) is not None:
             await asyncio.sleep(rng.choice([0.0, 0.5]))
@@ -107,7 +136,7 @@ class SeededModel:
             return [call("check", {"label": f"{name}"}, f"check/{number}")]
         if (
             "you have not saved" in flat(request.messages[-1:])
-            or (done >= 2 and rng.random() < 0.3)
+            or (done >= 2 and rng.random() < 0.2)
             or done >= LONGEST_TASK
         ):
             saved = [
@@ -120,11 +149,10 @@ class SeededModel:
                 if f'"name": "{output}"' not in results
             ]
             return saved or [said(f"{name} is done, {number % 1000}")]
+        allowed = {spec.name for spec in request.tools}
         blocks: list[dict[str, Any]] = [said(f"step {done} of {name} " + "word " * rng.choice([1, 30, 600]))]
         for place in range(rng.choice([1, 1, 1, 2, 3])):
-            kind = rng.choice(
-                ["effect", "effect", "effect_again", "asking", "remember", "save_artifact", "recall"]
-            )
+            kind = rng.choice([name for name in KINDS if name in allowed])
             use = f"{kind}/{place}/{number}"
             if kind == "remember":
                 blocks.append(call(kind, {"text": f"{name} learned {number % 97}"}, use))
@@ -134,9 +162,36 @@ class SeededModel:
                 )
             elif kind == "recall":
                 blocks.append(call(kind, {"query": "learned"}, use))
+            elif kind == "bash":
+                blocks.append(call(kind, {"command": command(rng, f"{name}-{number}-{place}")}, use))
+            elif kind == "write":
+                file = rng.choice(["shared.txt", f"{name}.txt"])
+                blocks.append(
+                    call(kind, {"file_path": file, "content": f"written by {name} {number}\n"}, use)
+                )
+            elif kind == "edit":
+                given = {"file_path": "shared.txt", "old_string": "two", "new_string": f"two {number % 9}"}
+                blocks.append(call(kind, given, use))
+            elif kind == "read":
+                blocks.append(call(kind, {"file_path": "shared.txt"}, use))
             else:
                 blocks.append(call(kind, {"label": f"{name}-{number % 1000}"}, use))
         return blocks
+
+
+KINDS = (
+    "effect", "effect", "effect_again", "asking", "remember", "save_artifact", "recall", "bash", "bash", "write", "edit", "read",
+)  # fmt: skip
+"""Tools that a sub-agent calls, as often as they are listed here."""
+
+
+def command(rng: Any, label: str) -> str:
+    """A command with an effect, which may also change what its shell holds."""
+    number = rng.randrange(9)
+    change = rng.choice(
+        ["", "cd sub && ", f"export A={number} && ", f"B={number} && ", f"sleep {number}00 & "]
+    )
+    return f"{change}./effect {label}"
 
 
 def refusals(request: ModelRequest) -> list[str]:

@@ -54,16 +54,17 @@ def make(seed: int, kinds: dict[str, float]) -> Script:
             {
                 "name": name, "title": f"Do {name}", "instructions": f"Please do {name}.",
                 "role": rng.choice(["explorer", "coder", "writer"]), "depends_on": needs, "expected_outputs": outputs,
+                **({"model": "simulated/default"} if rng.random() < 0.15 else {}),
             }
         )  # fmt: skip
     choices, weights = list(kinds), list(kinds.values())
     happenings = sorted(
         (rng.randrange(20, MOST_STEPS), rng.choices(choices, weights)[0], rng.randrange(1 << 30))
-        for _ in range(rng.choice([0, 4, 8, 16, 24, 40]))
+        for _ in range(rng.choice([0, 8, 16, 24, 40, 60]))
     )
     settings = {
         "max_parallel": rng.choice([1, 2, 4]),
-        "window": rng.choice([9_000, 12_000, 60_000]),
+        "window": rng.choice([7_500, 9_000, 12_000, 60_000]),
         "memory": rng.choice(["summary", "observational"]),
     }
     return Script(seed, plan, tuple(Happening(*one) for one in happenings), settings)

@@ -43,7 +43,7 @@ class Simulated:
             return ToolResult("the tool worker died", is_error=True, outcome_unknown=True)
         await asyncio.sleep(20.0 if fault == "slow" else 0.002 * (number % 5))
         if self.permission is Permission.ASK:
-            world.problems += governed(world, number, arguments)
+            world.problems += governed(world, number, self.spec.name, arguments)
         world.ledger.effects[number] += 1
         world.ledger.inputs[number] = dict(arguments)
         await asyncio.sleep(0.001)
@@ -54,22 +54,24 @@ class Simulated:
         return ToolResult(f"done: {arguments['label']}")
 
 
-def governed(world: World, number: int, arguments: dict[str, Any]) -> list[str]:
-    """Whether a person allowed this very call, with this input."""
+def governed(world: World, number: int, name: str, arguments: dict[str, Any]) -> list[str]:
+    """Whether a person allowed this very call, with this input, and on what they were shown of the file that it changes."""
     rows = world.read(
-        "SELECT status, edited_input FROM approvals WHERE tool_call_id = ? ORDER BY rowid DESC LIMIT 1",
+        "SELECT id, status, edited_input, scope FROM approvals WHERE tool_call_id = ? ORDER BY rowid DESC LIMIT 1",
         number,
     )
-    granted = world.read("SELECT 1 FROM permission_grants")
     if not rows:
-        return [] if granted else [f"call {number} ran, and nobody was asked"]
-    status, edited = rows[0]
-    if status != "approved" and not granted:
-        return [f"call {number} ran, and its question is {status}"]
+        return [] if world.is_granted(name) else [f"{name}, call {number}, ran, and nobody was asked"]
+    question, status, edited, scope = rows[0]
+    if status != "approved":
+        return [f"{name}, call {number}, ran, and its question is {status}"]
+    if scope == "grant":
+        return [] if world.was_granted(name) else [f"{name}, call {number}, ran by a grant that nobody gave"]
     wanted = json.loads(edited) if edited else arguments
-    if status == "approved" and wanted != arguments:
-        return [f"call {number} ran with {arguments}, and {wanted} was approved"]
-    return []
+    if wanted != arguments:
+        return [f"{name}, call {number}, ran with {arguments}, and {wanted} was approved"]
+    # What has had its effect already, before a crash, finds its own.
+    return [] if world.ledger.effects[number] else world.changed_since(question, arguments)
 
 
 def simulated_tools(world: World) -> dict[str, Simulated]:

@@ -13,21 +13,23 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from tests.simulate import checks
+from tests.simulate import checks, programs
 from tests.simulate.happenings import HAPPENINGS
 from tests.simulate.machine import Crash, SeededClock, SeededLoop, Stuck
 from tests.simulate.model import SeededModel, fault_of
+from tests.simulate.programs import SimulatedToolServer, simulated_programs
 from tests.simulate.script import Script, digest_rng
-from tests.simulate.tools import Ledger, simulated_tools
+from tests.simulate.tools import Ledger, governed, simulated_tools
+from tests.simulate.workers import SimulatedWorker
 
 from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable
 from watchkeeper.runtime import control
 from watchkeeper.runtime.config import Config
-from watchkeeper.runtime.host_factory import assemble
+from watchkeeper.runtime.host_factory import Machine, assemble
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database, faultpoints
 from watchkeeper.store.driver import sqlite3
@@ -36,6 +38,8 @@ from watchkeeper.store.transaction import SessionStore, Transaction
 QUIET_STEPS = 12_000
 """Steps within which a run ends, after the last fault, with people who answer."""
 MOST_HOSTS = 120
+LONGEST_RESERVED = 1_500
+"""Steps from a reservation to its end, if its call has ended."""
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -126,9 +130,25 @@ class World:
         self.clock = SeededClock()
         self.ledger = Ledger()
         self.watches: list[Callable[[], None]] = []
+        self.workers: list[SimulatedWorker] = []
+        """Those that live."""
+        self.shells = 0
+        """How many were started."""
+        self._reservations: dict[str, int] = {}
+        """What calls may use: reservation → the step of its commit."""
+        self._reservations_begun: set[str] = set()
+        self._reservations_ended: set[str] = set()
+        self._shown: dict[str, tuple[str, str | None] | None] = {}
+        """By question: the file that it is about, and what that held."""
+        self._held: dict[tuple[str, str], tuple[int, str, int]] = {}
+        """By agent and folder: its last shell, what that held, and how often the agent had been told of a loss by then."""
         self.model_faults: list[tuple[str, float]] = []
         """Kinds of faults, each with the time until which calls meet it."""
         self.tool_faults: list[tuple[str, float]] = []
+        self.program_faults: list[tuple[str, float]] = []
+        self.program_sessions: dict[str, list[str]] = {}
+        """What each session of the agent program was told. Its files outlive a crash."""
+        self.tool_server: SimulatedToolServer | None = None
         self.steps = 0
         self.quiet = False
         self.stores: list[SessionStore] = []
@@ -209,6 +229,123 @@ class World:
                 return kind
         return None
 
+    def begun(self, agent: str, name: str, arguments: dict[str, Any]) -> tuple[int, list[str]]:
+        """The number of the call of an agent that has these arguments and may run now, 0 if there is none; and what is wrong
+        with it."""
+        waiting = []
+        for number, seq, use_id, idempotent, status, edited in self.read(
+            "SELECT id, seq, tool_use_id, idempotent, status, edited_input FROM tool_calls WHERE agent_id = ? AND name = ?"
+            " AND result IS NULL ORDER BY id",
+            agent, name,
+        ):  # fmt: skip
+            given = json.loads(edited) if edited else self._input(agent, seq, use_id)
+            if given == arguments and (status == "running" or (idempotent and status == "pending")):
+                return int(number), governed(self, number, name, arguments)
+            waiting.append(f"call {number} is {status}")
+        return 0, [f"{name} of {agent} ran with {arguments}, and no call of it was begun: {waiting}"]
+
+    def is_granted(self, name: str) -> bool:
+        """Whether a person has allowed all calls of a tool, and not revoked it."""
+        return any(
+            row[0] == name for row in self.read("SELECT tool FROM permission_grants WHERE revoked_at IS NULL")
+        )
+
+    def was_granted(self, name: str) -> bool:
+        """Whether a person has ever allowed all calls of a tool."""
+        return bool(self.read("SELECT 1 FROM permission_grants WHERE tool = ?", name))
+
+    def note_questions(self) -> None:
+        """Remember the files that new questions are about, as they are now."""
+        for question, call in self.read("SELECT id, tool_call_id FROM approvals WHERE status = 'waiting'"):
+            if question not in self._shown:
+                rows = self.read("SELECT agent_id, seq, tool_use_id FROM tool_calls WHERE id = ?", call)
+                given = self._input(*rows[0]) if rows else None
+                file = given.get("file_path") if isinstance(given, dict) else None
+                self._shown[question] = (file, self._text_of(file)) if file else None
+
+    def changed_since(self, question: str, arguments: dict[str, Any]) -> list[str]:
+        """Whether the file that a call changes is still what the question showed."""
+        shown = self._shown.get(question)
+        if shown is None or arguments.get("file_path") != shown[0] or self._text_of(shown[0]) == shown[1]:
+            return []
+        return [f"{shown[0]} is not what a person was shown in question {question}"]
+
+    def begin_call(self, agent: str, purpose: str) -> list[str]:
+        """A call of the model begins; returns its reservations."""
+        mine = self.read("SELECT id FROM reservations WHERE agent_id = ? AND purpose = ?", agent, purpose)
+        began = [row[0] for row in mine if row[0] not in self._reservations_begun]
+        self._reservations_begun.update(began)
+        return began
+
+    def end_call(self, reservations: list[str]) -> None:
+        """The call has ended."""
+        self._reservations_ended.update(reservations)
+
+    def _look_at_reservations(self) -> None:
+        rows = self.read("SELECT id, agent_id, lease_epoch FROM reservations")
+        now = {row[0] for row in rows}
+        if new := now - self._reservations.keys():
+            self.problems += checks.reserved(self.read, self.session, new, self._reservations_ended)
+        self._reservations = {one: self._reservations.get(one, self.steps) for one in now}
+        for number, agent, epoch in rows:
+            ended = (
+                number in self._reservations_ended
+                and self.steps - self._reservations[number] > LONGEST_RESERVED
+            )
+            if ended and self.stores and epoch == self.stores[-1].epoch and self._status() == "running":
+                self.problems.append(
+                    f"what call {number} of {agent} may use stays reserved after it has ended"
+                )
+
+    def _text_of(self, file: str) -> str | None:
+        try:
+            return (self.folder / "work" / file).read_text()
+        except OSError:
+            return None
+
+    def _input(self, agent: str, seq: int, use_id: str) -> Any:
+        """What the model gave a tool."""
+        rows = self.read("SELECT content FROM messages WHERE agent_id = ? AND seq = ?", agent, seq)
+        blocks = json.loads(rows[0][0]) if rows else []
+        return next(
+            (one["input"] for one in blocks if one.get("type") == "tool_use" and one["id"] == use_id), None
+        )
+
+    def had_effect(self, number: int, arguments: dict[str, Any]) -> None:
+        """A call has had its effect."""
+        self.ledger.effects[number] += 1
+        self.ledger.inputs[number] = dict(arguments)
+
+    def entered(self, agent: str, workspace: str, shell: int, holds: str) -> None:
+        """A command begins in a shell that holds this: the same as when the agent's last one ended, or the agent knows."""
+        old_shell, old, told = self._held.get((agent, workspace), (shell, holds, 0))
+        if holds != old and self._told(agent) <= told:
+            self.problems.append(
+                f"{agent} was not told that shell {old_shell}, which held {old}, is gone; {shell} holds {holds}"
+            )
+
+    def left(self, agent: str, workspace: str, shell: int, holds: str) -> None:
+        """A command has ended in a shell that now holds this."""
+        self._held[agent, workspace] = (shell, holds, self._told(agent))
+
+    def _told(self, agent: str) -> int:
+        """How often the agent was told that a shell is gone."""
+        texts = self.read(
+            "SELECT result FROM tool_calls WHERE agent_id = ? AND result LIKE '%our shell was%'"
+            " UNION ALL SELECT content FROM messages WHERE agent_id = ? AND role = 'user' AND content LIKE '%our shell was%'",
+            agent, agent,
+        )  # fmt: skip
+        return sum(str(row[0]).count("our shell was") for row in texts)
+
+    def program_fault(self, *about: Any) -> str | None:
+        """What an agent program meets next."""
+        now = self.clock.monotonic()
+        self.program_faults = [] if self.quiet else [one for one in self.program_faults if one[1] > now]
+        for kind, _ in self.program_faults:
+            if digest_rng("program fault", self.script.seed, *about).random() < 0.5:
+                return kind
+        return None
+
     def outputs_of(self, task: str) -> list[str]:
         rows = self.read("SELECT expected_outputs FROM tasks WHERE name = ?", task)
         return list(json.loads(rows[0][0] or "[]")) if rows else []
@@ -236,14 +373,17 @@ class World:
     def _run(self) -> Outcome:
         self.path = self.folder / "run.db"
         shutil.copyfile(_empty_database(), self.path)
-        (self.folder / "work").mkdir()
+        (self.folder / "work" / "sub").mkdir(parents=True)
+        (self.folder / "work" / "shared.txt").write_text("one\ntwo\nthree\n")
         environ = {"WATCHKEEPER_CONFIG_DIR": str(self.folder), "XDG_DATA_HOME": str(self.folder)}
         old = {name: os.environ.get(name) for name in environ}
         os.environ.update(environ)
         faultpoints.tell(self._reached)
         self._reader = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, check_same_thread=False)
         try:
-            settings = SessionSettings(max_parallel=self.script.settings["max_parallel"])
+            settings = SessionSettings(
+                max_parallel=self.script.settings["max_parallel"], allow_models=(f"{programs.NAME}/*",)
+            )
             self.session = create_session(
                 self.path, NewSession("reach the goal", self.folder / "work", SeededModel.ref, settings),
                 new_id=self.new_id, now=self.clock.now(),
@@ -419,10 +559,15 @@ class World:
         try:
             assembled = await assemble(
                 store, self.clock, model=SeededModel(self), new_id=self.new_id, config=config, once=once,
-                rng=self._order,
-                watch=lambda path, session_id, *, on_command, on_failure: _Watch(self, on_command),
+                machine=Machine(
+                    watch=lambda path, session_id, *, on_command, on_failure: _Watch(self, on_command), rng=self._order,
+                    start_worker=partial(SimulatedWorker.start, self), programs=lambda settings: simulated_programs(self),
+                    tool_server=SimulatedToolServer,
+                ),
             )  # fmt: skip
             environment, own = assembled.host.environment, simulated_tools(self)
+            assert isinstance(assembled.tool_server, SimulatedToolServer)
+            self.tool_server = assembled.tool_server
             names, permission = environment.tools_of, environment.permission
             environment.tools = {**environment.tools, **own}
             environment.tools_of = lambda role: [*names(role), *own] if role != "planner" else names(role)
@@ -452,6 +597,7 @@ class World:
             store._lease.release()
         self.stores.clear()
         self.watches.clear()
+        self.workers.clear()
         self.second_host = None
         self._crashed = False
 
@@ -474,6 +620,8 @@ class World:
             self._checking = True
             try:
                 self.problems += checks.after_commit(self.read, self._before)
+                self.note_questions()
+                self._look_at_reservations()
             finally:
                 self._checking = False
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.backends.programs import AgentPrograms, load_programs, refuse_program
+from watchkeeper.agents.backends.programs import (
+    AgentPrograms,
+    AgentProgramSettings,
+    Program,
+    load_programs,
+    refuse_program,
+)
 from watchkeeper.agents.backends.tool_server import ToolServer
 from watchkeeper.agents.environment import Environment, LoopSettings
 from watchkeeper.agents.limits import Budgets, UsageLimits
@@ -27,7 +33,7 @@ from watchkeeper.agents.tools.containment import SessionContainment, check_conta
 from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
-from watchkeeper.agents.tools.workers import Permissions, WorkerPool, builtin_tools
+from watchkeeper.agents.tools.workers import Child, Permissions, StartWorker, WorkerPool, builtin_tools
 from watchkeeper.agents.worktrees import MergeTool, Worktrees
 from watchkeeper.memory.tokens import Calibrations, default_counter
 from watchkeeper.models import effort as efforts
@@ -131,6 +137,22 @@ def as_stored(seconds: float | None) -> float | None:
     return seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a host uses of the machine that it runs on. The simulation gives it a machine that a seed decides."""
+
+    watch: Watching = CommandWatch
+    """Begins to watch for commands."""
+    rng: random.Random | None = None
+    """Spreads the moments at which parked agents continue."""
+    start_worker: StartWorker = Child.start
+    """Starts the workers of tools."""
+    programs: Callable[[Mapping[str, AgentProgramSettings]], Mapping[str, Program]] = load_programs
+    """From the user's configuration to the agent programs, by name."""
+    tool_server: Callable[[], ToolServer] = ToolServer
+    """Makes Watchkeeper's own tools reachable for agent programs."""
+
+
 @dataclass(slots=True)
 class AssembledHost:
     """A host and what must be closed after it."""
@@ -168,12 +190,9 @@ async def assemble(
     model: Model | None = None,
     new_id: IdSource = random_id,
     approval_timeout: ApprovalTimeout = as_stored,
-    watch: Watching = CommandWatch,
-    rng: random.Random | None = None,
+    machine: Machine | None = None,
 ) -> AssembledHost:
     """A host for the session that `store` has claimed.
-
-    `watch` begins to watch for commands, `rng` spreads the moments at which parked agents continue.
 
     `approval_timeout` gives this host's time-out of questions.
     `model` replaces every model reference, for embedding programs and for tests.
@@ -196,8 +215,7 @@ async def assemble(
                     model=model,
                     new_id=new_id,
                     approval_timeout=approval_timeout,
-                    watch=watch,
-                    rng=rng,
+                    machine=machine or Machine(),
                 ),
             )
             undo.pop_all()
@@ -245,8 +263,7 @@ async def _assemble(
     model: Model | None,
     new_id: IdSource,
     approval_timeout: ApprovalTimeout,
-    watch: Watching,
-    rng: random.Random | None,
+    machine: Machine,
 ) -> AssembledHost:
     row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
@@ -287,9 +304,10 @@ async def _assemble(
         timeout_seconds=config.tool_timeout_seconds,
         sandbox=settings.sandbox,
         most_idle_shell_bytes=config.idle_shells_mib << 20,
+        start=machine.start_worker,
     )
     undo.push_async_callback(pool.aclose)
-    programs = load_programs(config.agents)
+    programs = machine.programs(config.agents)
     if once is None and settings.sandbox != OFF:
         for one in chosen.values():
             refuse_program(settings.sandbox, one.model, programs)
@@ -345,7 +363,7 @@ async def _assemble(
 
     gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
     heartbeat = Heartbeat(store, clock)
-    tool_server = ToolServer()
+    tool_server = machine.tool_server()
     environment = Environment(
         store=store,
         clock=clock,
@@ -363,7 +381,7 @@ async def _assemble(
         redact=redact,
         live=live,
         budgets=Budgets(store, heartbeat.hosted_seconds, price),
-        usage_limits=UsageLimits(store, clock, rng=rng),
+        usage_limits=UsageLimits(store, clock, rng=machine.rng),
         pool=pool,
         mcp=mcp,
         watched=partial(is_watched, store.path, store.session_id),
@@ -403,7 +421,7 @@ async def _assemble(
         agents_md=agents_md(workspace),
         heartbeat=heartbeat,
         once=once,
-        watch=watch,
+        watch=machine.watch,
     )
     if once is None and (config.alerts.command or config.alerts.webhook):
         host.alerts = Alerts(store, config.alerts, redact)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from watchkeeper.agents.tools.containment import Containment, Uncontained
 from watchkeeper.agents.tools.contract import (
@@ -88,8 +88,55 @@ class _Signalled(ChildFailed):
     """A signal that was meant for the run ended it before it was ready."""
 
 
+class ToolWorker(Protocol):
+    """What a pool needs of a worker. `Child` is the one that runs as a process."""
+
+    folder: tuple[int, int] | None
+    """Device and inode of the folder that a file worker may write to."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its answer. Cancelling asks the worker to stop, and forgets the answer.
+
+        Raises:
+            ChildFailed: no answer will come.
+            HostFault: the machine ran out of something; `began` says whether the call may have had an effect.
+        """
+
+    async def kill(self) -> None:
+        """End it, and everything that it started. May be called at any time, and again."""
+
+    def shell_identity(self) -> str:
+        """Which process its shell is; empty where it has none."""
+
+    def shell_folder(self) -> str | None:
+        """The folder that its shell is in; None where it cannot be known."""
+
+    def shell_jobs(self) -> tuple[str, ...]:
+        """The command lines of its shell's background jobs."""
+
+    def memory_bytes(self) -> int | None:
+        """The memory of the worker and all that it started; None where the system cannot tell."""
+
+
+class StartWorker(Protocol):
+    """Starts a worker: `Child.start`."""
+
+    async def __call__(
+        self,
+        config: Mapping[str, Any],
+        environ: Mapping[str, str],
+        agent_id: str,
+        containment: Containment | None,
+        /,
+    ) -> ToolWorker:
+        """Raises ChildFailed or HostFault where it did not become ready."""
+
+
 class Child:
-    """One worker process, leader of a session of its own.
+    """One worker process, leader of a session of its own: a `ToolWorker`.
 
     Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is
     killed.
@@ -105,7 +152,6 @@ class Child:
         self._failure: str | None = None
         self._reader: asyncio.Task[None] | None = None
         self.folder: tuple[int, int] | None = None
-        """Device and inode of the folder that a file worker may write to."""
 
     @classmethod
     async def start(
@@ -181,13 +227,20 @@ class Child:
     def alive(self) -> bool:
         return self._failure is None and self._process.returncode is None
 
-    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and wait for its answer. Cancelling asks the worker to stop, and forgets the answer.
+    def shell_identity(self) -> str:
+        process = shell_of(self.pid)
+        return f"{process} {start_ticks(process)}" if process is not None else ""
 
-        Raises:
-            ChildFailed: no answer will come.
-            HostFault: the machine ran out of something; `began` says whether the call may have had an effect.
-        """
+    def shell_folder(self) -> str | None:
+        return folder_of_shell(self.pid)
+
+    def shell_jobs(self) -> tuple[str, ...]:
+        return tuple(filter(None, map(command_line, jobs_of_shell(self.pid))))
+
+    def memory_bytes(self) -> int | None:
+        return memory_bytes(self.pid)
+
+    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if not self.alive:
             raise ChildFailed(self._failure or "the tool worker has ended")
         self._next_id += 1
@@ -217,7 +270,6 @@ class Child:
         return answered
 
     async def kill(self) -> None:
-        """End it, and everything that it started. May be called at any time, and again."""
         self._fail("the tool worker was stopped")
         if self._process.returncode is None:
             kill_tree(self._process.pid)
@@ -428,7 +480,7 @@ class _Shell:
     """One agent's shell: its worker, once there is one, and whose turn it is."""
 
     def __init__(self) -> None:
-        self.child: Child | None = None
+        self.child: ToolWorker | None = None
         self.turn = asyncio.Lock()
         self.lost = False
         """A shell with state has ended since the last report to the agent."""
@@ -443,8 +495,7 @@ class _Shell:
         had, keeps its own until the next one."""
         if self.child is None or not self.child.alive:
             return self.closed.identity if self.closed is not None else ""
-        process = shell_of(self.child.pid)
-        return f"{process} {start_ticks(process)}" if process is not None else ""
+        return self.child.shell_identity()
 
     async def end(self) -> None:
         """End it, with what it holds."""
@@ -460,7 +511,7 @@ class _Shell:
             child = self.child
             if child is None:
                 return
-            identity, jobs = self.identity, tuple(filter(None, map(command_line, jobs_of_shell(child.pid))))
+            identity, jobs = self.identity, child.shell_jobs()
             try:
                 async with asyncio.timeout(SAVE_SECONDS):
                     answer = await child.call({"tool": SAVE_SHELL, "arguments": {}})
@@ -497,7 +548,7 @@ class _Shells:
         self._by_owner.move_to_end((workspace, agent_id))
         return shell
 
-    def children(self) -> list[Child]:
+    def children(self) -> list[ToolWorker]:
         return [shell.child for shell in self._by_owner.values() if shell.child is not None]
 
     async def make_room(self, needed: int, spared: _Shell) -> None:
@@ -518,7 +569,7 @@ class _Shells:
         """The memory of each; of none where it is not limited, or the system cannot tell."""
         if self._most_idle_bytes is None:
             return {}
-        sizes = ((shell, memory_bytes(shell.child.pid)) for shell in shells if shell.child is not None)
+        sizes = ((shell, shell.child.memory_bytes()) for shell in shells if shell.child is not None)
         return {shell: size for shell, size in sizes if size is not None}
 
     async def release(self, agent_id: str, *, continues: bool) -> None:
@@ -535,7 +586,7 @@ class _Shells:
 
 
 def _has_jobs(shell: _Shell) -> bool:
-    return shell.child is not None and bool(jobs_of_shell(shell.child.pid))
+    return shell.child is not None and bool(shell.child.shell_jobs())
 
 
 class WorkerPool:
@@ -551,6 +602,7 @@ class WorkerPool:
         most_shells: idle shells beyond this many are closed, the one unused the longest first; `size` by default.
         most_idle_shell_bytes: the same for idle shells, except the last, that hold more memory together; None: no limit.
         sandbox: what confines shells (`records.sandboxes`).
+        start: starts a worker.
     """
 
     def __init__(
@@ -565,8 +617,10 @@ class WorkerPool:
         most_shells: int | None = None,
         most_idle_shell_bytes: int | None = None,
         sandbox: str = OFF,
+        start: StartWorker = Child.start,
     ) -> None:
         self._workspace = workspace
+        self._start_worker = start
         self._database_path = database_path
         self._containment = containment
         self._environ = dict(environ)
@@ -574,8 +628,8 @@ class WorkerPool:
         self._sandbox = sandbox
         self._sandbox_folder: Path | None = None
         self._free = asyncio.Semaphore(max(1, size))
-        self._idle: list[Child] = []
-        self._busy: set[Child] = set()
+        self._idle: list[ToolWorker] = []
+        self._busy: set[ToolWorker] = set()
         self._shells = _Shells(most_shells or max(1, size), most_idle_shell_bytes)
         self._closed = False
         self._others: dict[Path, WorkerPool] = {}
@@ -587,7 +641,7 @@ class WorkerPool:
         if workspace not in self._others:
             other = self._others[workspace] = WorkerPool(
                 2, workspace, self._environ, database_path=self._database_path, containment=self._containment,
-                timeout_seconds=self._timeout, sandbox=self._sandbox,
+                timeout_seconds=self._timeout, sandbox=self._sandbox, start=self._start_worker,
             )  # fmt: skip
             other._shells = self._shells
         return self._others[workspace]
@@ -727,7 +781,7 @@ class WorkerPool:
         if shell is None or shell.child is None or not shell.child.alive:
             closed = shell.closed if shell is not None else None
             return closed.folder if closed is not None else str(self._workspace)
-        return folder_of_shell(shell.child.pid)
+        return shell.child.shell_folder()
 
     def shell_identity(self, agent_id: str) -> str:
         """Which process the agent's shell is; empty where it has none."""
@@ -763,7 +817,7 @@ class WorkerPool:
 
     async def _call(
         self,
-        child: Child,
+        child: ToolWorker,
         name: str,
         arguments: Mapping[str, Any],
         context: ToolContext,
@@ -809,7 +863,7 @@ class WorkerPool:
             return _failed(name, "the tool worker gave no valid answer and was killed", began=True)
         return result_of(answer)
 
-    async def _file_worker(self) -> Child:
+    async def _file_worker(self) -> ToolWorker:
         while self._idle:
             child = self._idle.pop()
             if child.alive and child.folder == _identity(self._workspace):
@@ -820,7 +874,7 @@ class WorkerPool:
         child.folder = folder
         return child
 
-    async def _start(self, mode: str, agent_id: str, closed: _ClosedShell | None = None) -> Child:
+    async def _start(self, mode: str, agent_id: str, closed: _ClosedShell | None = None) -> ToolWorker:
         if self._closed:
             raise ChildFailed("the tool workers are closed")
         config: dict[str, Any] = {
@@ -834,13 +888,13 @@ class WorkerPool:
         if mode == "shell" and self._sandbox != OFF:
             config |= self._sandbox_config([*config["database_files"], config["lease_folder"]])
         try:
-            child = await Child.start(config, self._environ, agent_id, self._containment)
+            child = await self._start_worker(config, self._environ, agent_id, self._containment)
         except HostFault:
             if not self._idle:
                 raise
             idle, self._idle = self._idle, []
             await asyncio.gather(*(one.kill() for one in idle))  # what they hold may be enough
-            child = await Child.start(config, self._environ, agent_id, self._containment)
+            child = await self._start_worker(config, self._environ, agent_id, self._containment)
         if self._closed:
             await child.kill()
             raise ChildFailed("the tool workers are closed")
