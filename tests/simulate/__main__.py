@@ -3,7 +3,8 @@
 python -m tests.simulate --seeds 300 --start 1   a block of seeds; prints the first that fails
 python -m tests.simulate --minutes 1             as many seeds as fit, from a new start each time
 python -m tests.simulate --seed 17               one seed, with its history in plain words
-python -m tests.simulate --seed 17 --shrink      leave out what is not needed for the fault; prints a short script
+python -m tests.simulate --found                 the scripts of faults that were found before
+python -m tests.simulate --seed 17 --shrink      leave out what is not needed for the fault; prints an entry for found.py
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import sys
 import time
+from typing import NoReturn
 
 from tests.simulate.happenings import WEIGHTS
 from tests.simulate.script import Script, make
@@ -26,6 +28,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument(
+        "--found", action="store_true", help="play the scripts of faults that were found before"
+    )
+    parser.add_argument(
         "--keep-going", action="store_true", help="play the whole block, and name every seed that fails"
     )
     options = parser.parse_args()
@@ -33,6 +38,8 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulate", *sys.argv[1:]])
     logging.disable(logging.CRITICAL)
+    if options.found:
+        return found_before()
     if options.seed is not None:
         return one(make(options.seed, WEIGHTS), shrinks=options.shrink)
     return block(options)
@@ -53,8 +60,32 @@ def one(script: Script, *, shrinks: bool) -> int:
     for problem in outcome.problems:
         print(f"PROBLEM: {problem}")
     print(f"seed {script.seed}: {outcome.steps} steps, {len(outcome.problems)} problems")
+    leave(1 if outcome.problems else 0)
+
+
+def found_before() -> int:
+    """Play the scripts of `found.FOUND`."""
+    from tests.simulate.found import FOUND
+    from tests.simulate.script import shortened
+    from tests.simulate.world import play, quietly
+
+    failed = 0
+    with quietly():
+        for name, one in FOUND.items():
+            problems = play(shortened(one.seed, one.tasks, one.happenings)).problems
+            failed += bool(problems)
+            print(f"{name}: {problems[0] if problems else 'ok'}")
+    print(f"{len(FOUND)} scripts, {failed} failed")
+    leave(1 if failed else 0)
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: what crashes left behind is not tidied up."""
+    from tests.simulate.world import remove_folders
+
+    remove_folders()
     sys.stdout.flush()
-    os._exit(1 if outcome.problems else 0)  # what crashes left behind is not tidied up
+    os._exit(code)
 
 
 def block(options: argparse.Namespace) -> int:
@@ -82,8 +113,7 @@ def block(options: argparse.Namespace) -> int:
     print(
         f"seeds {start} to {start + played - 1}: {len(failed)} failed; {steps} steps, {played / seconds * 60:.0f} runs a minute"
     )
-    sys.stdout.flush()
-    os._exit(1 if failed else 0)
+    leave(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,17 @@ def lost_lease(world: World, rng: random.Random) -> None:
     world.lose_lease()
 
 
+@happening()
+def second_host(world: World, rng: random.Random) -> None:
+    """Somebody starts a second host while the first one runs: it is refused."""
+    world.claim_beside()
+
+
+@happening()
+def full_disk(world: World, rng: random.Random) -> None:
+    world.fill_disk(rng.choice([0.5, 5.0, 30.0]))
+
+
 # --- What people do -----------------------------------------------------------------------------------------
 
 

@@ -37,9 +37,10 @@ class Script:
         return Script(self.seed, self.plan, kept, self.settings)
 
     def as_text(self) -> str:
-        """A short script for a test."""
-        lines = [f"    ({one.step}, {one.kind!r}, {one.seed})," for one in self.happenings]
-        return "\n".join([f"played({self.seed}, [", *lines, "])"])
+        """A short script, as an entry of `found.FOUND`."""
+        lines = [f"        ({one.step}, {one.kind!r}, {one.seed})," for one in self.happenings]
+        tasks = [one["name"] for one in self.plan]
+        return "\n".join([f"    Found({self.seed}, {tasks}, [", *lines, "    ]),"])
 
 
 def make(seed: int, kinds: dict[str, float]) -> Script:
@@ -68,6 +69,17 @@ def make(seed: int, kinds: dict[str, float]) -> Script:
         "memory": rng.choice(["summary", "observational"]),
     }
     return Script(seed, plan, tuple(Happening(*one) for one in happenings), settings)
+
+
+def shortened(seed: int, tasks: Iterable[str], happenings: Iterable[tuple[int, str, int]]) -> Script:
+    """The script of a seed with these tasks of its plan and these happenings alone, as `--shrink` prints them."""
+    made, kept = make(seed, {"any": 1.0}), set(tasks)
+    plan = [
+        one | {"depends_on": [name for name in one["depends_on"] if name in kept]}
+        for one in made.plan
+        if one["name"] in kept
+    ]
+    return Script(seed, plan, tuple(Happening(*one) for one in happenings), made.settings)
 
 
 def digest_rng(*parts: Any) -> random.Random:

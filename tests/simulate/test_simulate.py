@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.simulate.found import FOUND
 from tests.simulate.happenings import HAPPENINGS, WEIGHTS
-from tests.simulate.script import Happening, Script, make
+from tests.simulate.script import Happening, Script, make, shortened
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +38,22 @@ def test_a_block_of_seeds_says_which_ran() -> None:
     assert done.stdout.startswith("seeds 11 to 12: 0 failed; ")
 
 
+def test_what_was_found_before_is_not_found_again() -> None:
+    done = simulate("--found")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert f"{len(FOUND)} scripts, 0 failed" in done.stdout
+
+
+def test_a_script_is_shortened_to_what_is_named() -> None:
+    script = make(5, WEIGHTS)
+    tasks = [one["name"] for one in script.plan][1:]
+    short = shortened(5, tasks, [(one.step, one.kind, one.seed) for one in script.happenings])
+    assert short.happenings == script.happenings
+    assert short.settings == script.settings
+    assert [one["name"] for one in short.plan] == tasks
+    assert all(set(one["depends_on"]) <= set(tasks) for one in short.plan)
+
+
 def test_every_happening_has_a_weight_and_is_chosen_by_some_seed() -> None:
     assert HAPPENINGS.keys() == WEIGHTS.keys()
     chosen = {one.kind for seed in range(300) for one in make(seed, WEIGHTS).happenings}
@@ -46,7 +63,7 @@ def test_every_happening_has_a_weight_and_is_chosen_by_some_seed() -> None:
 def test_what_is_left_out_of_a_script_leaves_the_rest_as_it_is() -> None:
     script = Script(1, [], (Happening(1, "crash", 5), Happening(2, "pause", 6), Happening(3, "resume", 7)))
     assert script.without([1]).happenings == (Happening(1, "crash", 5), Happening(3, "resume", 7))
-    assert "(3, 'resume', 7)" in script.as_text()
+    assert "(3, 'resume', 7)," in script.as_text()
 
 
 @pytest.mark.long

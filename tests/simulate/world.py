@@ -9,7 +9,9 @@ import json
 import os
 import random
 import shutil
+import signal
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +28,7 @@ from tests.simulate.script import Script, digest_rng
 from tests.simulate.tools import Ledger, governed, simulated_tools
 from tests.simulate.workers import SimulatedWorker
 
-from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable
+from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable, WatchkeeperError
 from watchkeeper.runtime import control
 from watchkeeper.runtime.config import Config
 from watchkeeper.runtime.host_factory import Machine, assemble
@@ -38,6 +40,8 @@ from watchkeeper.store.transaction import SessionStore, Transaction
 QUIET_STEPS = 12_000
 """Steps within which a run ends, after the last fault, with people who answer."""
 MOST_HOSTS = 120
+LONGEST_SECONDS = 30.0
+"""Processor time of a run; it takes about one second."""
 LONGEST_RESERVED = 1_500
 """Steps from a reservation to its end, if its call has ended."""
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -64,6 +68,11 @@ def _empty_database() -> Path:
     path = Path(tempfile.mkdtemp(dir=_memory(), prefix="watchkeeper-simulate-")) / "empty.db"
     database.open_writable(path).close()
     return path
+
+
+def remove_folders() -> None:
+    """Remove what all runs of this process shared."""
+    shutil.rmtree(_empty_database().parent, ignore_errors=True)
 
 
 def _memory() -> str | None:
@@ -196,6 +205,36 @@ class World:
         self.say(f"the machine stops: {why}")
         self._crashed = True
         raise Crash(why)
+
+    def claim_beside(self) -> None:
+        """Claim the session although a host has it."""
+        if not self.hosted or self.second_host is not None or self.clock.loop is None:
+            return
+        try:
+            store = SessionStore.claim(
+                self.path, self.session, self.clock, pid=os.getpid(), host_name="other", threaded=False
+            )
+        except WatchkeeperError as refused:
+            self.say(f"a second host is refused: {refused}")
+            return
+        store.close()
+        self.problems.append("a second host got the session of a host that lives")
+
+    def fill_disk(self, seconds: float) -> None:
+        """Let no write of the host's database grow it for a while."""
+        if len(self.stores) != 1 or self.clock.loop is None:
+            return
+        self.say(f"the disk is full for {seconds:g} s")
+        connection = self.stores[0].writer.connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+        def has_room() -> None:
+            if self.stores and self.stores[0].writer.connection is connection:
+                connection.execute("PRAGMA max_page_count = 1073741823")
+                self.say("the disk has room again")
+
+        self.clock.loop.call_later(seconds, has_room)
 
     def lose_lease(self) -> None:
         """Let a second host claim the session while the first one runs."""
@@ -639,8 +678,21 @@ class World:
 
 
 def play(script: Script) -> Outcome:
-    """Play a script."""
-    return World(script).run()
+    """Play a script. A step that spins for ever is a problem too."""
+    world = World(script)
+
+    def spins(signal_number: int, frame: Any) -> None:
+        where = [f"{each.name} of {Path(each.filename).name}" for each in traceback.extract_stack(frame)[-4:]]
+        world.problems.append(f"a step of the event loop does not end ({', '.join(where)})")
+        raise Crash
+
+    old = signal.signal(signal.SIGPROF, spins)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_SECONDS)
+    try:
+        return world.run()
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, old)
 
 
 @contextlib.contextmanager

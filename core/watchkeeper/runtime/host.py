@@ -655,6 +655,8 @@ class SessionHost:
                 inputs = [one.ref for one in inputs_of(self.store, task)]
                 again = plans.inputs_hash(inputs, task.instructions) != task.inputs_hash
                 await self.store.commit(partial(lifecycle.settle_stale, task=task, again=again))
+                if task.assigned_agent is not None:
+                    self._board.look_at(task.assigned_agent)  # its state may be what it was
             self._board.refresh()
 
     async def _out_of_work(self) -> bool:
@@ -704,10 +706,12 @@ class SessionHost:
         return None
 
     def _anything_ready(self) -> bool:
-        if self._board.has_ready(self._only):
-            return True
+        """Whether a task can start or an agent should run; such agents are looked at next."""
         everyone = agents.load_all(self.store, self.store.session_id)
-        return any(self._should_run(agent) for agent in everyone)
+        ready = [agent.id for agent in everyone if self._should_run(agent)]
+        for agent_id in ready:
+            self._board.look_at(agent_id)
+        return bool(ready) or self._board.has_ready(self._only)
 
     async def _finish(self) -> HostResult:
         await self._live.flush()

@@ -283,9 +283,13 @@ def refuse_old_pauses(tx: Transaction, last_command: int) -> None:
 
 
 def lift_pauses(tx: Transaction) -> None:
-    """Continue every paused agent and task where it stopped, as the same attempt."""
+    """Continue every paused agent and task where it stopped, as the same attempt. An agent whose inputs are made again stays
+    paused until they are there."""
+    stale = {task.id for task in plans.load_tasks(tx, tx.session_id) if task.status is TaskStatus.STALE}
     for agent in agents.load_all(tx, tx.session_id):
-        if agent.status is AgentStatus.PAUSED:
+        if agent.status is AgentStatus.PAUSED and not (
+            agent.status_reason == INPUTS_AGAIN and agent.task_id in stale
+        ):
             lift(tx, agent.id, agent.task_id)
     for task in plans.load_tasks(tx, tx.session_id):
         if task.status is TaskStatus.PAUSED:

@@ -961,7 +961,6 @@ class ProgramLoop:
             pass
         except Exception as error:
             self._events.put_nowait(BackendFailed(f"its question could not be put: {error}"))
-            raise
         finally:
             self._asks.pop(ask.id, None)
             if message and call is not None:  # before the program can report what came of it
