@@ -278,7 +278,9 @@ class World:
             agent, name,
         ):  # fmt: skip
             given = json.loads(edited) if edited else self._input(agent, seq, use_id)
-            if given == arguments and (status == "running" or (idempotent and status == "pending")):
+            began = status == "running" or (idempotent and status == "pending")
+            # Where two hosts live, the second one has settled a call that the first one still runs.
+            if given == arguments and (began or (status == "unknown" and self.second_host is not None)):
                 return int(number), governed(self, number, name, arguments)
             waiting.append(f"call {number} is {status}")
         return 0, [f"{name} of {agent} ran with {arguments}, and no call of it was begun: {waiting}"]
