@@ -81,6 +81,11 @@ def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
         " WHERE NOT EXISTS (SELECT 1 FROM views WHERE agent_id = a.id AND version = a.view_version)"
     ):
         found.append(f"the view of {agent} is not there")
+    for question, call in read(
+        "SELECT p.id, p.tool_call_id FROM approvals p JOIN tool_calls c ON c.id = p.tool_call_id"
+        " WHERE p.status = 'waiting' AND c.status NOT IN ('pending', 'running')"
+    ):
+        found.append(f"question {question} waits, and its call {call} has ended")
     for (task,) in read(
         "SELECT t.name FROM tasks t JOIN agents a ON a.task_id = t.id WHERE a.status NOT IN ('done', 'failed', 'cancelled')"
         " GROUP BY t.id HAVING count(*) > 1"
@@ -89,9 +94,9 @@ def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
     return found
 
 
-def reserved(read: Read, session: str, new: set[str], ended: set[str]) -> Iterator[str]:
+def reserved(read: Read, session: str, new: set[str], under_way: set[str]) -> Iterator[str]:
     """A call was let begin beside others only if the budgets cover all of them. `new`: the reservations of this commit;
-    `ended`: those whose call has ended, and used less than was reserved."""
+    `under_way`: those whose call has begun, and has not ended."""
     rows = Rows(read)
     for budget in budgets.load(rows, session):
         if budget.kind != "tokens":
@@ -101,7 +106,7 @@ def reserved(read: Read, session: str, new: set[str], ended: set[str]) -> Iterat
             for number, task, tokens in read(
                 "SELECT id, task_id, tokens FROM reservations WHERE session_id = ?", session
             )
-            if number not in ended and budget.task_id in (None, task)
+            if number in under_way | new and budget.task_id in (None, task)
         ]
         used = budgets.used(rows, session, budget.task_id, budget.kind) or 0.0
         if (
@@ -272,10 +277,14 @@ def _memory(read: Read, session: str) -> Iterator[str]:
             by_hand[agent] = seq
         elif kind == "compaction.applied" and began.get(compaction, seq) < by_hand.get(agent, 0):
             yield f"compaction {compaction} of {agent} was applied over a change that a person made while it ran"
-    for agent, number, why, at in read(
-        "SELECT agent_id, id, result, commit_seq FROM commands WHERE session_id = ? AND kind = 'redo' AND status = 'refused'",
-        session,
+    for seq, data in read(
+        "SELECT seq, data FROM events WHERE session_id = ? AND kind = 'command.refused'", session
     ):
+        about = json.loads(data)
+        if about["command_kind"] != "redo":
+            continue
+        number, why = about["command"], about["result"]
+        agent = read("SELECT agent_id FROM commands WHERE id = ?", number)[0][0]
         newest = read(
             "SELECT reason FROM views WHERE agent_id = ? AND commit_seq <= ? ORDER BY version DESC LIMIT 1",
             agent,

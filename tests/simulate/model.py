@@ -52,6 +52,8 @@ class SeededModel:
         reservations = world.begin_call(request.agent_id, request.purpose)
         try:
             async for event in self._reply(request, text):
+                if isinstance(event, Reply):
+                    world.end_call(reservations)
                 yield event
         finally:
             world.end_call(reservations)

@@ -326,7 +326,9 @@ class World:
         rows = self.read("SELECT id, agent_id, lease_epoch FROM reservations")
         now = {row[0] for row in rows}
         if new := now - self._reservations.keys():
-            self.problems += checks.reserved(self.read, self.session, new, self._reservations_ended)
+            self.problems += checks.reserved(
+                self.read, self.session, new, self._reservations_begun - self._reservations_ended
+            )
         self._reservations = {one: self._reservations.get(one, self.steps) for one in now}
         for number, agent, epoch in rows:
             ended = (

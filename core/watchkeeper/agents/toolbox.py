@@ -30,7 +30,7 @@ from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, raising_host_faults
 from watchkeeper.records.messages import Block, ToolSpec
 from watchkeeper.records.premises import Premises
-from watchkeeper.records.states import ToolCallStatus
+from watchkeeper.records.states import AgentStatus, ToolCallStatus
 from watchkeeper.records.text import cut
 from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
@@ -375,6 +375,10 @@ class Toolbox:
         self, tx: Transaction, call: Call, result: ToolResult, status: ToolCallStatus, began: float
     ) -> None:
         agents.end_tool_call(tx, call.id, status, result.content, result.is_error, began)
+        if tx.one("SELECT status FROM agents WHERE id = ?", (self._agent.id,))[0] == AgentStatus.WAITING:
+            # An earlier host asked about the call, and it has ended without the answer: its shell was lost.
+            agents.cancel_questions(tx, self._agent.id, self._agent.task_id, "its call has ended")
+            agents.move(tx, self._agent.id, AgentStatus.WORKING)
         tx.event(
             f"tool.{status}",
             agent_id=self._agent.id,
