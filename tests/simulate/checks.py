@@ -288,7 +288,7 @@ def _memory(read: Read, session: str) -> Iterator[str]:
         newest = read(
             "SELECT reason FROM views WHERE agent_id = ? AND commit_seq <= ? ORDER BY version DESC LIMIT 1",
             agent,
-            at or 0,
+            seq,
         )
         if newest and newest[0][0] == "undo" and "nothing to redo" in why:
             yield f"redo, command {number}, was refused after an undo of {agent}: {why}"
