@@ -19,12 +19,7 @@ SAMPLE = {
 
 @pytest.mark.parametrize(
     "scenes",
-    [
-        pytest.param(
-            each, marks=[pytest.mark.long] if {"migrate", "run-observational"} & {*each} else [], id=each[0]
-        )
-        for each in SAMPLE
-    ],
+    [pytest.param(each, marks=[pytest.mark.long], id=each[0]) for each in SAMPLE],
 )
 def test_what_is_killed_there_is_carried_on_to_the_same_end_with_nothing_done_twice(scenes):
     command = [sys.executable, "-m", "tests.faults.crash_matrix", "--every", str(SAMPLE[scenes])]

@@ -240,7 +240,14 @@ def _limit_workers(pool: WorkerPool, **limits: int) -> None:
             resource.prlimit(child.pid, number, (value, resource.prlimit(child.pid, number)[1]))
 
 
-@pytest.mark.parametrize("tool", ["read", "grep", "glob", "list_folder", "write", "edit"])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "grep",
+        "write",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("read", "glob", "list_folder", "edit")),
+    ],
+)
 async def test_a_file_tool_without_descriptors_says_so_and_never_answers_with_less_than_there_is(
     run: Run, pool: WorkerPool, workspace: Path, tool: str
 ) -> None:
@@ -262,7 +269,9 @@ async def test_a_file_tool_without_descriptors_says_so_and_never_answers_with_le
     assert before is None or result.content == before
 
 
-@pytest.mark.parametrize("tool", ["write", "edit", "new"])
+@pytest.mark.parametrize(
+    "tool", ["edit", *(pytest.param(each, marks=pytest.mark.long) for each in ("write", "new"))]
+)
 async def test_a_full_disk_is_the_hosts_and_costs_nothing_of_what_a_file_held(run, pool, workspace, tool):
     """The limit of a file's size stands for the end of the disk: it lets a part be written, too."""
     held = "".join(f"line {number}\n" for number in range(100))
@@ -381,7 +390,7 @@ def _wk(
     return wk(path, *arguments, "--headless", preexec_fn=lower)
 
 
-@pytest.mark.parametrize("limit", [18, pytest.param(24, marks=pytest.mark.long), 32])
+@pytest.mark.parametrize("limit", [18, *(pytest.param(each, marks=pytest.mark.long) for each in (24, 32))])
 def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_has_enough(
     tmp_path: Path, workspace: Path, limit: int
 ) -> None:
@@ -532,11 +541,11 @@ def test_a_store_that_is_exhausted_is_unusable_and_the_hosts() -> None:
 # --- the n-th call of a run ---------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(360)  # ten runs, beside other tests
+@pytest.mark.timeout(360)  # four runs, beside other tests
 def test_wherever_the_machine_runs_out_of_something_a_run_ends_done_or_paused_and_resumable() -> None:
     """A sample of `python -m tests.faults.host_faults`, which tries every call to the 100th of each kind."""
-    command = [sys.executable, "-m", "tests.faults.host_faults", "--sample", "10", "--seed", "1", "--forked"]
+    command = [sys.executable, "-m", "tests.faults.host_faults", "--sample", "4", "--seed", "1", "--forked"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=330, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "10 trials" in done.stdout
+    assert "4 trials" in done.stdout
     assert " 0 failed" in done.stdout

@@ -31,7 +31,10 @@ def reference(workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Outc
     return outcome
 
 
-@pytest.mark.parametrize(("point", "hit"), SAMPLE)
+@pytest.mark.parametrize(
+    ("point", "hit"),
+    [pytest.param(*each, marks=[] if each is SAMPLE[0] else [pytest.mark.long]) for each in SAMPLE],
+)
 def test_a_host_killed_there_is_resumed_to_the_same_end_with_nothing_done_twice(
     point: str, hit: int, workspace: Path, reference: Outcome, tmp_path: Path
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_streamed_key_is_never_shown_in_part() -> None:
     assert redactor.streamed("x" * 100_000 + " ") == "x" * 100_000 + " "
 
 
+@pytest.mark.long
 async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> None:
     """The beginning of a key is what tells it: cut off, the rest would stand there in clear."""
     path = folder / "watchkeeper.db"
@@ -231,6 +232,7 @@ async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> No
         store.close()
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_no_key_in_the_database_or_its_wal(folder: Path) -> None:
     """Killed in the middle, with the WAL as it stood; then resumed to its end."""
     path = folder / "watchkeeper.db"

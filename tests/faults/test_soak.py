@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.faults.soak import soak_for
 from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
@@ -17,6 +18,7 @@ from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database
 
 
+@pytest.mark.long
 def test_a_round_of_disturbances_loses_nothing(tmp_path: Path) -> None:
     soak = soak_for(120, tmp_path, seed=3, rounds=1)
     assert soak.problems == []

@@ -56,6 +56,7 @@ async def test_a_shell_whose_worker_crashes_says_so_and_starts_anew(run: Run) ->
     assert str((await run("bash", command="echo again")).content).endswith("again")
 
 
+@pytest.mark.long
 async def test_files_of_a_gigabyte_cost_the_host_nothing(run: Run, workspace: Path) -> None:
     for name in ("huge.txt", "huge.png", "huge.py"):
         (workspace / name).write_bytes(b"TODO one line\n")

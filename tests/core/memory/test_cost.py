@@ -54,7 +54,7 @@ def append(state: ContextState, count: int) -> int:
     return calls[0]
 
 
-@pytest.mark.parametrize("window", [2_000, 1_000_000_000])
+@pytest.mark.parametrize("window", [pytest.param(2_000, marks=pytest.mark.long), 1_000_000_000])
 def test_a_message_costs_the_same_after_a_thousand_and_after_ten_thousand(window: int) -> None:
     state = ContextState(ContextLimits(window, 0), Counting())
     append(state, 1_000)

@@ -47,6 +47,7 @@ def test_whatever_is_done_at_once_the_promises_hold(steps, says, window, thresho
     assert noticed == [], "nothing is left to be found by the event loop"
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(
     steps=st.lists(st.tuples(STEPS, st.booleans()), min_size=10, max_size=50),

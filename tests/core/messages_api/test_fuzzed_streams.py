@@ -174,6 +174,7 @@ block's."""
 @example(streams=[[("raw", 9, 0, ENDLESS % b'{"type":"odd","new":1e999}')]])
 @given(streams=st.lists(st.lists(CHANGES, min_size=1, max_size=4), min_size=1, max_size=3))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.long
 def test_a_run_survives_whatever_is_streamed_to_it(
     streams: list[list[tuple[str, int, int, Any]]],
     tmp_path_factory: pytest.TempPathFactory,

@@ -103,7 +103,13 @@ async def seen(case: Case, ground: Ground) -> str:
     return f"| {case.name} | {cell(lines[0])} | {kept} | task {status}, session {result.status} |"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.long] if "two million" in case.name else [])
+        for case in CASES
+    ],
+)
 async def test_each_odd_reply_is_seen_stored_and_documented(case: Case, ground: Ground) -> None:
     row = await seen(case, ground)
     has_row(PAGE, "odd replies", row)

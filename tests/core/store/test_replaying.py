@@ -212,7 +212,13 @@ SCENES: dict[str, Scene] = {
 """Runs, and how many moments each must at least have."""
 
 
-@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(scene, id=name, marks=[pytest.mark.long] if name == "digests of a full context" else [])
+        for name, scene in SCENES.items()
+    ],
+)
 async def test_every_moment_of_a_run_is_told_as_it_was_whatever_its_clock_said(
     bench: Bench, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:

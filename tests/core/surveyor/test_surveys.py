@@ -170,7 +170,7 @@ def grow(root: Path, rng: random.Random, files: int) -> Path:
     return root
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.long) for each in (1, 2, 3))])
 def test_the_survey_does_not_depend_on_compaction_order_or_failures(tmp_path, survey_of, seed):
     root = grow(tmp_path / "w", random.Random(seed), 400)
     undisturbed = survey_of(root)
@@ -193,6 +193,7 @@ def test_the_survey_does_not_depend_on_compaction_order_or_failures(tmp_path, su
         assert disturbed.results == undisturbed.results
 
 
+@pytest.mark.long
 def test_a_large_package_tree_takes_few_calls_and_small_contexts(tmp_path, survey_of):
     root = tmp_path / "tree"
     rng = random.Random(1)
