@@ -290,7 +290,15 @@ def _memory(read: Read, session: str) -> Iterator[str]:
             agent,
             seq,
         )
-        if newest and newest[0][0] == "undo" and "nothing to redo" in why:
+        moved = read(
+            "SELECT kind FROM events WHERE session_id = ? AND agent_id = ? AND seq < ? AND kind IN ('compaction.undo',"
+            " 'compaction.redo') ORDER BY seq DESC LIMIT 1",
+            session,
+            agent,
+            seq,
+        )
+        is_undone = bool(newest) and newest[0][0] == "undo" and moved[0][0] == "compaction.undo"
+        if is_undone and "nothing to redo" in why:
             yield f"redo, command {number}, was refused after an undo of {agent}: {why}"
 
 

@@ -183,7 +183,7 @@ class World:
 
     def say(self, text: str) -> None:
         """Add a line to the history."""
-        self.history.append(f"[{self.steps}] {text}")
+        self.history.append(f"[{self.steps}] {text}".replace(f"pid {os.getpid()}", "pid …"))
 
     def ask(self, kind: str, *, by: str = "ann", **about: Any) -> int | None:
         """A person's command; None if it is refused before it is queued."""

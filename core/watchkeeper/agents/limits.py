@@ -125,6 +125,8 @@ class AgentControl:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            elif not task.cancelled():
+                task.exception()  # it is looked at also where the wait itself was cancelled in that moment
 
 
 # --- Whose calls may change a file now ---
