@@ -235,6 +235,7 @@ async def test_a_call_that_may_have_begun_is_unknown_and_one_that_did_not_runs_a
 def _limit_workers(pool: WorkerPool, **limits: int) -> None:
     """Lower limits of the workers that live, as their system would."""
     for child in [*pool._idle, *pool._shells.children()]:
+        assert isinstance(child, Child)
         for name, value in limits.items():
             number = getattr(resource, name)
             resource.prlimit(child.pid, number, (value, resource.prlimit(child.pid, number)[1]))

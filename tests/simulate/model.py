@@ -12,7 +12,7 @@ from tests.simulate.script import digest_rng
 from tests.support.scripted import call, flat, inbox_of, last_results, said, turns
 
 from watchkeeper.agents.agent_state import AgentMemory
-from watchkeeper.memory.context import WindowTooSmall
+from watchkeeper.memory.history import WindowTooSmall
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.messages import (
     Delta,

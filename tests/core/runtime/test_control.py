@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tests.support.scripted import PlannedRun, call, flat, role_of, said, task, 
 
 from watchkeeper.agents.agent_state import AgentMemory, Recorded
 from watchkeeper.agents.compaction import CompactionRunner
+from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.roles import rules_in
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
@@ -537,3 +539,19 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(one)
     finally:
         feed.close()
         writer.close()
+
+
+async def test_the_error_of_a_work_is_taken_where_the_wait_for_it_is_cancelled_in_that_moment():
+    """Found by the simulation: asyncio told of it on standard error."""
+    left: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: left.append(context["message"]))
+    work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(AgentControl().abandonable(work))
+    await asyncio.sleep(0)
+    work.set_exception(ValueError("a usage limit"))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    del work, waiting
+    gc.collect()
+    assert left == []
