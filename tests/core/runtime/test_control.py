@@ -541,17 +541,21 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(one)
         writer.close()
 
 
-async def test_the_error_of_a_work_is_taken_where_the_wait_for_it_is_cancelled_in_that_moment():
+@pytest.mark.parametrize("steps", [2, 3])
+async def test_the_error_of_a_work_is_taken_where_the_wait_for_it_is_cancelled_in_that_moment(steps):
     """Found by the simulation: asyncio told of it on standard error."""
     left: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: left.append(context["message"]))
-    work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(AgentControl().abandonable(work))
-    await asyncio.sleep(0)
-    work.set_exception(ValueError("a usage limit"))
+
+    async def fails() -> None:
+        raise ValueError("a usage limit")
+
+    waiting = asyncio.create_task(AgentControl().abandonable(fails()))
+    for _ in range(steps):
+        await asyncio.sleep(0)
     waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    del work, waiting
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    del waiting
     gc.collect()
     assert left == []
