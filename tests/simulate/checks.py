@@ -54,8 +54,9 @@ def acknowledged(read: Read, seq: int, epoch: int) -> list[str]:
     return []
 
 
-def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
-    """Checks of the state; `before` holds the last one, and is brought up to date."""
+def after_commit(read: Read, before: dict[str, dict[str, str]], refused: int) -> list[str]:
+    """Checks of the state; `before` holds the last one, and is brought up to date. `refused`: how often no worker could be
+    started."""
     found: list[str] = []
     for table, last in LAST_STATES.items():
         now = {str(row[0]): str(row[1]) for row in read(f"SELECT id, status FROM {table}")}
@@ -68,10 +69,7 @@ def after_commit(read: Read, before: dict[str, dict[str, str]]) -> list[str]:
     found += _views(read, before)
     found += _epochs(read, before)
     for call, runs in read("SELECT id, runs FROM tool_calls WHERE runs > 1 AND idempotent = 0"):
-        put_back = sum(  # no worker could be started for it
-            json.loads(data).get("call") == call
-            for (data,) in read("SELECT data FROM events WHERE kind = 'tool.pending'")
-        )
+        put_back = refused  # no worker could be started for it
         # A call whose file was found changed had no effect, and its question is asked again.
         put_back += max(0, read("SELECT count(*) FROM approvals WHERE tool_call_id = ?", call)[0][0] - 1)
         if runs > 1 + put_back:

@@ -69,9 +69,20 @@ class SeededModel:
         given = [dict(one) for one in request.messages]
         if [dict(one) for one in stored] == given:
             return []
-        return [
-            f"a request of {request.agent_id} has {len(given)} messages, and the store gives {len(stored)} others"
+        newest = (
+            "SELECT coalesce(max(seq), 0) FROM events WHERE agent_id = ? AND (kind LIKE ? OR kind LIKE ?)"
+        )
+        changed = self._world.read(newest, request.agent_id, "compaction.%", "memory.%")[0][0]
+        stepped = self._world.read(newest, request.agent_id, "model.replied", "inbox.%")[0][0]
+        if changed > stepped:
+            return []  # a person changed the context while the call waited; the next call has the change
+        differ = [
+            f"{one} instead of {dict(two)}"
+            for one, two in zip(given, stored, strict=False)
+            if one != dict(two)
         ]
+        counts = f"{len(given)} and {len(stored)} messages"
+        return [f"a request of {request.agent_id} is not what the store gives ({counts}): {differ[:1]}"]
 
     async def _reply(self, request: ModelRequest, text: str) -> AsyncIterator[ModelEvent]:
         world = self._world

@@ -94,6 +94,7 @@ class SimulatedWorker:
         """As `Child.start`."""
         await asyncio.sleep(0.01)
         if world.tool_fault("start", agent_id, world.shells) == "no workers":
+            world.refused_starts += 1
             raise HostFault("no process can be started", Shortage.PROCESSES)
         worker = cls(world, config, agent_id)
         world.workers.append(worker)

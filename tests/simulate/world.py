@@ -141,6 +141,8 @@ class World:
         self.watches: list[Callable[[], None]] = []
         self.workers: list[SimulatedWorker] = []
         """Those that live."""
+        self.refused_starts = 0
+        """How often no worker could be started."""
         self.shells = 0
         """How many were started."""
         self._reservations: dict[str, int] = {}
@@ -662,7 +664,7 @@ class World:
         if point.endswith("after_commit") and not self._checking:
             self._checking = True
             try:
-                self.problems += checks.after_commit(self.read, self._before)
+                self.problems += checks.after_commit(self.read, self._before, self.refused_starts)
                 self.note_questions()
                 self._look_at_reservations()
             finally:
