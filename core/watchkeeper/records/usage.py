@@ -1,7 +1,7 @@
 """What the Messages API reports of a request's usage, as the model calls that were made for it.
 
-A reply's top-level numbers are those of the model that answered. `usage.iterations` also lists what other models, or
-a compaction by the API itself, used for the same request. Source: `BetaUsage.iterations` in Anthropic's SDK 2.14, and
+A reply's top-level numbers are those of the model that answered. Its `iterations` also list what other models, or
+a compaction by the API itself, used for the same request. Source: `BetaUsage` in Anthropic's SDK 2.14, and
 recorded replies (github.com/ccusage/ccusage/issues/1552, github.com/anthropics/claude-code/issues/84738).
 """
 

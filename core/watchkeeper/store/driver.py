@@ -305,7 +305,7 @@ def writing(
     exception.
 
     Args:
-        name: prefix of its fault points, `name.before_commit` and `name.after_commit`.
+        name: prefix of its fault points, which end in `.before_commit` and `.after_commit`.
         timeout_seconds, urgent: see `begin_immediate`.
 
     Raises:

@@ -107,7 +107,7 @@ LONGEST_SECONDS = 0.02
 it."""
 
 PAUSE_SECONDS = (0.002, 0.005)
-"""How long the lock is then left free: hosts ask for it every millisecond (`database.begin_immediate`)."""
+"""How long the lock is then left free: hosts ask for it every millisecond (`driver.begin_immediate`)."""
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def accept_any_text(connection: Connection) -> Connection:
 
 # --- Rows of one session for the dashboard ------------------------------------------------------------------
 #
-# `dashboard_fold` reads them. Texts are as stored: hostile until sanitised.
+# `SessionSnapshotReader` reads them. Texts are as stored: hostile until sanitised.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

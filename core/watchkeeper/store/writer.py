@@ -35,7 +35,7 @@ T = TypeVar("T")
 GATHER_SECONDS = (0.0005, 0.002)
 """While batches wait, the write lock is left free after each commit for half as long as the commit held it,
 within these
-bounds: more batches gather, and other processes, which ask every millisecond (`database.begin_immediate`),
+bounds: more batches gather, and other processes, which ask every millisecond (`driver.begin_immediate`),
 get theirs."""
 
 LARGEST_GROUP = 512

@@ -340,7 +340,7 @@ def _begins(piece: Piece) -> bool:
 
 
 MOST_PASSES = 200
-"""As many of a session's newest passes are read (`store.dashboard_fold`)."""
+"""As many of a session's newest passes are read (`SessionSnapshotReader`)."""
 PASS_KEY = "pass."
 """The prefix of the key of a pass's line; the pass's id follows."""
 STATES = {

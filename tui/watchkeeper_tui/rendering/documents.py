@@ -1,9 +1,9 @@
 """Long texts as lines that are made when they come in sight: the parts, the formats, and the window.
 
 A text is cut into `Unit`s of a few thousand characters. `LazyLines` is the sequence of all their lines, of
-which those near the window are rendered; other heights are estimates until then. The id of a line is
-`NAME.NUMBER`; of a unit's first line also `NAME`, and of a part that was folded away its unit's. Lines hold the names of
-roles, not styles, so that a rendered unit serves every theme.
+which those near the window are rendered; other heights are estimates until then. The id of a line is the
+name of its unit, a dot and a number; that of a unit's first line also the name, and that of a part that was
+folded away its unit's. Lines hold the names of roles, not styles, so that a rendered unit serves every theme.
 """
 
 from __future__ import annotations

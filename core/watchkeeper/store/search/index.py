@@ -334,7 +334,7 @@ def reach(reads: Any, last: int) -> tuple[int, str | None]:
 
 
 def facts_holding(reads: Any, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
-    """The parameter of `driver.facts_found`: of the facts that hold one of the pieces, or `every` one.
+    """The parameter of `driver.FACTS_FOUND`: of the facts that hold one of the pieces, or `every` one.
 
     Args:
         beginnings: a piece may be the beginning of a word; pieces without a letter or digit do not count.
@@ -370,7 +370,7 @@ def index_batch(
     nothing done.
 
     Raises:
-        sqlite3.OperationalError: another connection holds the write lock (`database.is_busy`), the disk is
+        sqlite3.OperationalError: another connection holds the write lock (`driver.is_busy`), the disk is
         full, …
     """
     if is_postgres(connection):

@@ -64,7 +64,7 @@ class ExportRows:
 
     Args:
         redact: takes secrets out of a JSON value (`records.redact.Redactor`); None leaves them in.
-        renamed: digests of artifacts that have others without their secrets (see `references.Artifacts`).
+        renamed: digests of artifacts that have others without their secrets (see `Artifacts`).
     """
 
     def __init__(
