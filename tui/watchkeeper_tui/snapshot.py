@@ -311,7 +311,7 @@ TOOL_SILENT_SECONDS = 300.0
 """A tool may work for longer before a person should look."""
 """A working agent without activity for so long is shown as silent."""
 HOST_GONE = frozenset({SessionState.DEAD})
-_NOBODY_YET = {
+_NO_AGENTS_TEXT = {
     SessionState.OPENING: "Starting the background process…",
     SessionState.LIVE: "Starting the planner…",
     SessionState.PAUSED: "paused before any agent started; r resumes the run",
@@ -323,11 +323,11 @@ _NOBODY_YET = {
 }
 
 
-def nobody_yet(snapshot: Snapshot) -> str:
+def no_agents_text(snapshot: Snapshot) -> str:
     """The text for a run without any agent or task."""
     if snapshot.session is None:
         return "" if snapshot.problem else "opening …"
-    return _NOBODY_YET.get(snapshot.state, "the run ended before any agent started")
+    return _NO_AGENTS_TEXT.get(snapshot.state, "the run ended before any agent started")
 
 
 @dataclass(frozen=True, slots=True)

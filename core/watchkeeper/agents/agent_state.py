@@ -470,7 +470,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         return
     plans.finish(tx, task.id, result=text, artifact_refs=refs, agent_id=agent.id)
     delta = memory_delta(tx, agent, task.name, text, produced, memory_ref)
-    tell_planner(
+    notify_planner(
         tx,
         "task_done",
         task.id,
@@ -511,7 +511,7 @@ def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, tur
     task = plans.load_task(tx, agent.task_id)
     assert task is not None
     produced = produced_by(tx, agent.id)
-    tell_planner(
+    notify_planner(
         tx,
         "task_failed",
         agent.task_id,
@@ -537,10 +537,10 @@ def pause(tx: Transaction, agent: Agent, reason: str, *, tell: bool) -> None:
     if agent.task_id is not None and task is not None and task.status is not TaskStatus.STALE:
         plans.move(tx, agent.task_id, TaskStatus.PAUSED, reason, agent=agent.id)
         if tell:
-            tell_planner(tx, "task_paused", agent.task_id, error=reason)
+            notify_planner(tx, "task_paused", agent.task_id, error=reason)
 
 
-def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> None:
+def notify_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> None:
     """Put news of a task into the planner's inbox."""
     row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
     task = plans.load_task(tx, task_id)
@@ -549,9 +549,9 @@ def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> No
     plans.post(tx, row[0], kind, {"task": task.name, "title": task.title, **payload})
 
 
-def tell_planner_of_person(tx: Transaction, text: str) -> None:
-    """Tell the planner, in one line, of an act of a person that leaves the plan as it is. It reads it with its next
-    message, and is not woken for it."""
+def notify_planner_of_person(tx: Transaction, text: str) -> None:
+    """Put one line about an act of a person, which leaves the plan as it is, into the planner's inbox. The planner
+    reads it with its next message, and is not woken for it."""
     row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
     if row is not None and row[0] is not None:
         plans.post(tx, row[0], plans.NOTICE, {"text": f"A person {one_line(text, 600)}"})

@@ -453,7 +453,7 @@ class AgentLoop:
             return False
         if names <= BESIDE or any(call.status is not ToolCallStatus.DONE for call in calls):
             return False
-        tasks = plans.all_standings(self._environment.store, self._environment.session_id)
+        tasks = plans.all_task_states(self._environment.store, self._environment.session_id)
         return any(task.status in (TaskStatus.PENDING, TaskStatus.RUNNING) for task in tasks)
 
     def _final_word(self, calls: list[Call]) -> str | None:

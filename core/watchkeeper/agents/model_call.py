@@ -196,7 +196,7 @@ class _OverBudget(Exception):
         self.reached = reached
 
 
-class _Unshown:
+class _NoViewers:
     """A live board without viewers."""
 
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
@@ -227,7 +227,7 @@ async def call_model(
         HostFault: a resource of the machine ran out, also when the call was tried again.
     """
     clock, agent_id = environment.clock, request.agent_id
-    live: LiveBoard = environment.live if shown else _Unshown()
+    live: LiveBoard = environment.live if shown else _NoViewers()
     started_at, began = clock.now(), clock.monotonic()
     planned = PlannedCall(
         agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens

@@ -86,8 +86,8 @@ def names_of(arguments: dict[str, Any], name: str) -> list[str]:
 
 MOST_TASKS = 500
 
-MOST_TOLD = 100
-"""Tasks of a plan up to which each change of it tells how all of them stand."""
+MOST_STATES_IN_RESULT = 100
+"""The result of a change to a plan lists the state of each task of a plan with at most so many tasks."""
 
 MOST_FAILURES = 5
 """How often a planner may resume a task that fails at the same turn. A person may continue to do so."""
@@ -269,7 +269,7 @@ class PlanTools:
         row = tx.one("SELECT id FROM tasks WHERE parent_plan_id = ? AND name = ?", (plan_id, name))
         _depend(tx, known | {name: row[0]}, row[0], names_of(arguments, "depends_on"))
         _refuse_cycles(tx)
-        return self._told(tx, plan_id, f"added {name}")
+        return self._revise_and_report(tx, plan_id, f"added {name}")
 
     def revise_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
@@ -282,7 +282,7 @@ class PlanTools:
         if "depends_on" in arguments:
             _depend(tx, _ids_by_name(tx), task.id, names_of(arguments, "depends_on"))
             _refuse_cycles(tx)
-        return self._told(tx, task.parent_plan_id, f"revised {task.name}")
+        return self._revise_and_report(tx, task.parent_plan_id, f"revised {task.name}")
 
     def resume_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
@@ -294,14 +294,14 @@ class PlanTools:
                 " or drop it"
             )
         resume(tx, task, str(arguments.get("message") or "Go on where you stopped."))
-        return self._told(tx, task.parent_plan_id, f"resumed {task.name}")
+        return self._revise_and_report(tx, task.parent_plan_id, f"resumed {task.name}")
 
     def rerun_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
         if task.attempt >= MOST_ATTEMPTS:
             raise ValueError(f"{task.name} had {task.attempt} attempts; drop it, or make another task of it")
         rerun(tx, task, fresh=bool(arguments.get("fresh")), reason=text_of(arguments, "reason", limit=4_000))
-        return self._told(tx, task.parent_plan_id, f"re-runs {task.name}")
+        return self._revise_and_report(tx, task.parent_plan_id, f"re-runs {task.name}")
 
     def drop_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
@@ -309,7 +309,7 @@ class PlanTools:
         by = "dropped by the planner" if context.agent_id else "dropped by a person"
         stop_agent(tx, task, by)
         plans.move(tx, task.id, TaskStatus.DROPPED, str(arguments.get("reason") or by))
-        return self._told(tx, task.parent_plan_id, f"dropped {task.name}")
+        return self._revise_and_report(tx, task.parent_plan_id, f"dropped {task.name}")
 
     def finish_session(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         summary = text_of(arguments, "summary")
@@ -328,7 +328,7 @@ class PlanTools:
             raise ValueError(f"not yet: {named}. Wait for them (end your turn), or drop them first")
         return ToolResult(f"the session ends: {status}", effects={"finish": status, "summary": summary})
 
-    def _told(self, tx: Transaction, plan_id: str, what: str) -> ToolResult:
+    def _revise_and_report(self, tx: Transaction, plan_id: str, what: str) -> ToolResult:
         revision = plans.revise(tx, plan_id, what)
         states = {
             row[0]: row[1]
@@ -336,7 +336,9 @@ class PlanTools:
         }
         # With a large plan, all states in each answer would fill the planner's window.
         progress = (
-            {"tasks": states} if len(states) <= MOST_TOLD else {"tasks_by_status": Counter(states.values())}
+            {"tasks": states}
+            if len(states) <= MOST_STATES_IN_RESULT
+            else {"tasks_by_status": Counter(states.values())}
         )
         return ToolResult(json.dumps({"ok": what, "revision": revision, **progress}), effects={"plan": True})
 
@@ -558,7 +560,7 @@ def _refuse_missing(by_name: Mapping[str, str], needs: Sequence[str], name: str)
 def _refuse_cycles(tx: Any, wanted: Mapping[str, Sequence[str]] | None = None) -> None:
     """Raises ValueError: tasks depend on each other in a circle, as stored but for the dependencies `wanted`, by id."""
     graph: dict[str, Sequence[str]] = {
-        task.id: task.depends_on for task in plans.all_standings(tx, tx.session_id)
+        task.id: task.depends_on for task in plans.all_task_states(tx, tx.session_id)
     }
     graph |= wanted or {}
     try:

@@ -406,8 +406,8 @@ class ContextState:
         `up_to`: the last message to cover (moved back so that no pair is cut); None: all but the newest turn
         and about a fifth of the window. `keep_newest=False` lets `up_to` reach into the newest turn.
         """
-        bench = self._bench(at, instructions=instructions, provisional=False)
-        fitted = self._digested(bench, up_to, keep_newest=keep_newest)
+        inputs = self._fit_inputs(at, instructions=instructions, provisional=False)
+        fitted = self._digested(inputs, up_to, keep_newest=keep_newest)
         if fitted is None:
             return None
         self.last_refusal = ""
@@ -415,9 +415,9 @@ class ContextState:
         return self._take(fitted, reason, at)
 
     def _digested(
-        self, bench: fitting.FitInputs, up_to: int | None, *, keep_newest: bool
+        self, inputs: fitting.FitInputs, up_to: int | None, *, keep_newest: bool
     ) -> fitting.Fitted | None:
-        tail = bench.tail
+        tail = inputs.tail
         latest = newest_turn(tail) if keep_newest and tail else len(tail)
         if up_to is None:
             cut = self.cut_for_pass(latest)
@@ -429,13 +429,13 @@ class ContextState:
                 "and so does what follows a tool call that has no result yet."
             )
             return None
-        covered = sum(bench.cost(message) for message in tail[:cut])
+        covered = sum(inputs.cost(message) for message in tail[:cut])
         observed = sum(o.tokens for o in self.view.observations)
-        crowded = bench.crowded() or observed > self.threshold * LOW_OBSERVATIONS_SHARE
+        crowded = inputs.crowded() or observed > self.threshold * LOW_OBSERVATIONS_SHARE
         # What the digest takes over of earlier ones has its own room: few new messages do not cost it.
-        room = covered // 2 + sum(o.tokens for o in bench.folded(fold_all=crowded))
+        room = covered // 2 + sum(o.tokens for o in inputs.folded(fold_all=crowded))
         budget = min(fitting.digest_budget(self.limit), room, int(self.threshold * LOW_DIGEST_SHARE))
-        fitted = bench.build(cut, budget, fold_all=crowded)
+        fitted = inputs.build(cut, budget, fold_all=crowded)
         if fitted.tokens >= self.tokens:
             self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
             return None
@@ -444,7 +444,7 @@ class ContextState:
     def fold(self, *, at: float) -> Change | None:
         """Make one provisional digest of all observations until there is a reflection; None if it would not
         be smaller."""
-        fitted = self._bench(at).build(0, fitting.digest_budget(self.limit), fold_all=True)
+        fitted = self._fit_inputs(at).build(0, fitting.digest_budget(self.limit), fold_all=True)
         if not fitted.new or fitted.tokens >= self.tokens:
             return None
         return self._take(fitted, "digest", at)
@@ -457,9 +457,9 @@ class ContextState:
             return 0
         if latest is None:
             latest = newest_turn(tail)
-        bench = self._bench(0.0)
+        inputs = self._fit_inputs(0.0)
         keep = int(min(self.limit * fitting.KEEP_BY_HAND, self.threshold * LOW_KEEP_SHARE))
-        return bench.cut_keeping(keep, latest) or bench.cut_keeping(0, latest)
+        return inputs.cut_keeping(keep, latest) or inputs.cut_keeping(0, latest)
 
     def cut_before(self, up_to: int, latest: int | None = None) -> int:
         """How many of the verbatim messages a cut behind message `up_to` covers, moved back so that no pair
@@ -517,7 +517,7 @@ class ContextState:
         if assembly.tokens > self.limit:
             # A digest filled the window to the last token: what is shown short already makes room for the
             # summary.
-            fitted = fitting.shortened_again(self._bench(at, view=view))
+            fitted = fitting.shortened_again(self._fit_inputs(at, view=view))
         if fitted is None:
             return Rejection(
                 f"The context with the summary takes {assembly.tokens} tokens,"
@@ -620,7 +620,7 @@ class ContextState:
         Raises:
             ValueError: there is nothing to gain; the message says why.
         """
-        fitted = self._digested(self._bench(0.0, provisional=False), up_to, keep_newest=up_to is None)
+        fitted = self._digested(self._fit_inputs(0.0, provisional=False), up_to, keep_newest=up_to is None)
         if fitted is None:
             raise ValueError(self.last_refusal)
         return self._previewed(fitted, model)
@@ -839,16 +839,16 @@ class ContextState:
         """A view that covers other messages than the current one, with the same pins."""
         if not self.view.pins:
             return parts
-        bench = self._bench(0.0)
-        self._keep(bench.kept)
-        shown = {seq: short for seq, short in parts.elided.items() if seq not in bench.kept}
+        inputs = self._fit_inputs(0.0)
+        self._keep(inputs.kept)
+        shown = {seq: short for seq, short in parts.elided.items() if seq not in inputs.kept}
         return replace(
             parts,
-            pins=tuple(sorted(bench.kept)),
-            elided=dict(sorted((shown | bench.shortened_pins()).items())),
+            pins=tuple(sorted(inputs.kept)),
+            elided=dict(sorted((shown | inputs.shortened_pins()).items())),
         )
 
-    def _bench(
+    def _fit_inputs(
         self,
         at: float,
         *,
@@ -910,7 +910,7 @@ class ContextState:
     def _fitted(self, at: float) -> Change | None:
         if self.tokens <= self.limit:
             return None
-        fitted = fitting.forced(self._bench(at))
+        fitted = fitting.forced(self._fit_inputs(at))
         if fitted.view == self.view:
             return None
         return self._take(fitted, "digest" if fitted.new else "elision", at)
@@ -981,7 +981,7 @@ class ContextState:
         assembly = self._assemble(parts)
         appended = target.verbatim_from is None and start <= self.last_seq
         if appended or assembly.tokens > self.limit:
-            kept = self._bench(0.0, view=replace(parts, verbatim_from=start, elided={})).kept
+            kept = self._fit_inputs(0.0, view=replace(parts, verbatim_from=start, elided={})).kept
             later = {
                 seq: short
                 for seq, short in self.view.elided.items()
@@ -994,7 +994,7 @@ class ContextState:
             )
             assembly = self._assemble(parts)
             if assembly.tokens > self.limit:
-                fitted = fitting.shortened_again(self._bench(at, view=parts), later)
+                fitted = fitting.shortened_again(self._fit_inputs(at, view=parts), later)
                 if fitted is None or fitted.new:
                     raise ValueError(
                         f"Version {target.version} of the context does not fit any more: it would take "

@@ -436,11 +436,11 @@ def digest_budget(limit: int, share: float = DIGEST_SHARE) -> int:
     return min(DIGEST_MOST, int(limit * share))
 
 
-def forced(bench: FitInputs) -> Fitted:
+def forced(inputs: FitInputs) -> Fitted:
     """The best context within the limit; if there is none, the smallest possible one."""
     smallest: Fitted | None = None
-    for tried in _attempts(bench):
-        if tried.tokens <= bench.limit:
+    for tried in _attempts(inputs):
+        if tried.tokens <= inputs.limit:
             return tried
         if smallest is None or tried.tokens < smallest.tokens:
             smallest = tried
@@ -448,67 +448,67 @@ def forced(bench: FitInputs) -> Fitted:
     return smallest
 
 
-def _attempts(bench: FitInputs) -> Iterator[Fitted]:
-    tail, limit = bench.tail, bench.room
+def _attempts(inputs: FitInputs) -> Iterator[Fitted]:
+    tail, limit = inputs.tail, inputs.room
     if not tail:
         for share in _SMALLER:
-            yield bench.build(0, digest_budget(limit, share), fold_all=True)
-        yield bench.build(0, 0, fold_all=True, pinned_tokens=limit // 16)
-        yield bench.build(0, 0, fold_all=True, pinned_tokens=0)
-        for less in _with_less_pinned(bench):
+            yield inputs.build(0, digest_budget(limit, share), fold_all=True)
+        yield inputs.build(0, 0, fold_all=True, pinned_tokens=limit // 16)
+        yield inputs.build(0, 0, fold_all=True, pinned_tokens=0)
+        for less in _with_less_pinned(inputs):
             yield less.build(0, 0, fold_all=True, pinned_tokens=0)
         return
     latest, group = newest_turn(tail), newest_group(tail)
-    crowded = bench.crowded()
+    crowded = inputs.crowded()
     turn = latest
     for orphans in (False, True):
-        turn = bench.cut_keeping(0, latest, orphans=orphans)
-        if sum(bench.cost(message) for message in tail[turn:]) > limit:
+        turn = inputs.cut_keeping(0, latest, orphans=orphans)
+        if sum(inputs.cost(message) for message in tail[turn:]) > limit:
             continue
-        comfortable = bench.cut_keeping(int(limit * KEEP_FORCED), latest, orphans=orphans)
-        yield bench.build(comfortable, digest_budget(limit), fold_all=crowded)
+        comfortable = inputs.cut_keeping(int(limit * KEEP_FORCED), latest, orphans=orphans)
+        yield inputs.build(comfortable, digest_budget(limit), fold_all=crowded)
         for share in _SMALLER[:2]:
-            yield bench.build(turn, digest_budget(limit, share), fold_all=crowded or share < DIGEST_SHARE)
+            yield inputs.build(turn, digest_budget(limit, share), fold_all=crowded or share < DIGEST_SHARE)
     for share in _SMALLER[1:]:  # a memory of nothing but pointers only where even that is too much
         for cut in dict.fromkeys((turn, group)):
-            yield from _shortened(bench, cut, group, digest_budget(limit, share))
+            yield from _shortened(inputs, cut, group, digest_budget(limit, share))
     # Last: only what the API cannot do without, in its shortest form.
     for pinned_tokens in (limit // 16, 0):
-        yield from _squeezed(bench, group, range(group, len(tail)), pinned_tokens)
+        yield from _squeezed(inputs, group, range(group, len(tail)), pinned_tokens)
     if (
         len(tail) <= FEW_MESSAGES
     ):  # with few messages, the shortest forms can be smaller than a digest's pointer
-        yield from _squeezed(bench, 0, range(len(tail)), 0)
-    for less in _with_less_pinned(bench):
+        yield from _squeezed(inputs, 0, range(len(tail)), 0)
+    for less in _with_less_pinned(inputs):
         yield from _squeezed(less, group, range(group, len(tail)), 0)
 
 
-def _with_less_pinned(bench: FitInputs) -> Iterator[FitInputs]:
+def _with_less_pinned(inputs: FitInputs) -> Iterator[FitInputs]:
     """The same with less and less room for pins; at last, of those that observations cover, none."""
-    for share in (PINS_FORCED_SHARE / 2, PINS_FORCED_SHARE / 8, 0.0) if bench.view.pins else ():
-        yield replace(bench, pins_share=share)
+    for share in (PINS_FORCED_SHARE / 2, PINS_FORCED_SHARE / 8, 0.0) if inputs.view.pins else ():
+        yield replace(inputs, pins_share=share)
 
 
-def _shortened(bench: FitInputs, cut: int, group: int, digest_tokens: int) -> Iterator[Fitted]:
+def _shortened(inputs: FitInputs, cut: int, group: int, digest_tokens: int) -> Iterator[Fitted]:
     """The newest messages from `cut`, the group itself verbatim where it fits."""
-    bare = bench.build(cut, digest_tokens, fold_all=True)
-    newest = sum(bench.cost(message) for message in bench.tail[group:])
-    front = bare.tokens - sum(bench.cost(message) for message in bench.tail[cut:])
-    if bare.tokens <= bench.limit:
+    bare = inputs.build(cut, digest_tokens, fold_all=True)
+    newest = sum(inputs.cost(message) for message in inputs.tail[group:])
+    front = bare.tokens - sum(inputs.cost(message) for message in inputs.tail[cut:])
+    if bare.tokens <= inputs.limit:
         yield bare
         return
-    if newest + front < bench.limit and cut < group:
-        yield from _squeezed(bench, cut, range(cut, group), None, digest_tokens)
+    if newest + front < inputs.limit and cut < group:
+        yield from _squeezed(inputs, cut, range(cut, group), None, digest_tokens)
     # A tool's result can be read again by its pointer; the agent's last words say how it continues.
-    brought = [place for place in range(cut, len(bench.tail)) if bench.tail[place].role == "user"]
-    said = sum(bench.cost(message) for message in bench.tail[cut:] if message.role == "assistant")
-    if bench.limit - front - said > len(brought) * bench.limit * USEFUL_SHARE:
-        yield from _squeezed(bench, cut, brought, None, digest_tokens)
-    yield from _squeezed(bench, cut, range(cut, len(bench.tail)), None, digest_tokens)
+    brought = [place for place in range(cut, len(inputs.tail)) if inputs.tail[place].role == "user"]
+    said = sum(inputs.cost(message) for message in inputs.tail[cut:] if message.role == "assistant")
+    if inputs.limit - front - said > len(brought) * inputs.limit * USEFUL_SHARE:
+        yield from _squeezed(inputs, cut, brought, None, digest_tokens)
+    yield from _squeezed(inputs, cut, range(cut, len(inputs.tail)), None, digest_tokens)
 
 
 def _squeezed(
-    bench: FitInputs,
+    inputs: FitInputs,
     cut: int,
     free: Sequence[int],
     pinned_tokens: int | None,
@@ -520,39 +520,43 @@ def _squeezed(
 
     A little room is left; otherwise each further message, however small, would shorten all of them again.
     """
-    bare = bench.build(cut, digest_tokens, fold_all=fold_all, pinned_tokens=pinned_tokens)
-    if bare.tokens <= bench.limit:
+    bare = inputs.build(cut, digest_tokens, fold_all=fold_all, pinned_tokens=pinned_tokens)
+    if bare.tokens <= inputs.limit:
         yield bare
         return
-    free = [place for place in free if bench.tail[place].seq not in bench.kept]
-    sizes = [bench.cost(bench.tail[place]) for place in free]
-    room = int(bench.limit * (1 - SLACK_SHARE)) - (bare.tokens - sum(sizes))
+    free = [place for place in free if inputs.tail[place].seq not in inputs.kept]
+    sizes = [inputs.cost(inputs.tail[place]) for place in free]
+    room = int(inputs.limit * (1 - SLACK_SHARE)) - (bare.tokens - sum(sizes))
     for left in range(6, -1, -1):  # at last, the shortest form of each
         cap = _water_level(sizes, max(0, room)) if left else 0
         shorter = (
-            (size, rendering.elide(bench.tail[place], bench.agent_id, cap, bench.counter))
+            (size, rendering.elide(inputs.tail[place], inputs.agent_id, cap, inputs.counter))
             for place, size in zip(free, sizes, strict=True)
             if size > cap
         )
         elided = {short.seq: short for size, short in shorter if short.tokens < size}
-        tried = bench.build(cut, digest_tokens, fold_all=fold_all, elided=elided, pinned_tokens=pinned_tokens)
+        tried = inputs.build(
+            cut, digest_tokens, fold_all=fold_all, elided=elided, pinned_tokens=pinned_tokens
+        )
         yield tried
         if cap == 0:
             return
-        room = min(room - (tried.tokens - bench.limit), int(room * 0.7))
+        room = min(room - (tried.tokens - inputs.limit), int(room * 0.7))
 
 
-def shortened_again(bench: FitInputs, among: Container[int] | None = None) -> Fitted | None:
-    """The bench's view with the messages that it shows shortened (`among` these, if given) made shorter
+def shortened_again(inputs: FitInputs, among: Container[int] | None = None) -> Fitted | None:
+    """The view with the messages that it shows shortened (`among` these, if given) made shorter
     still, until it fits; None where that is not enough."""
     free = [
         place
-        for place, message in enumerate(bench.tail)
-        if message.seq in bench.view.elided and (among is None or message.seq in among)
+        for place, message in enumerate(inputs.tail)
+        if message.seq in inputs.view.elided and (among is None or message.seq in among)
     ]
     if not free:
         return None
-    return next((f for f in _squeezed(bench, 0, free, None, fold_all=False) if f.tokens <= bench.limit), None)
+    return next(
+        (f for f in _squeezed(inputs, 0, free, None, fold_all=False) if f.tokens <= inputs.limit), None
+    )
 
 
 def kept_whole(tail: Sequence[Message], counter: TokenCounter) -> str:

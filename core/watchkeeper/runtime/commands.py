@@ -193,7 +193,7 @@ class CommandQueue:
         def write(tx: Transaction) -> T:
             changed = change(tx)
             if told:
-                agent_state.tell_planner_of_person(tx, told)
+                agent_state.notify_planner_of_person(tx, told)
             command.settle(tx, CommandStatus.APPLIED, result)
             return changed
 
@@ -273,7 +273,7 @@ class CommandQueue:
             def again(tx: Transaction) -> None:
                 session_tools.resume(tx, task, text)
                 told = f"A person resumed {task.name}, which was {was}; it continues where it stopped."
-                agent_state.tell_planner(tx, "person", task.id, text=told)
+                agent_state.notify_planner(tx, "person", task.id, text=told)
 
             await self._commit(command, said, again)
             return None
@@ -316,7 +316,7 @@ class CommandQueue:
         def change(tx: Transaction) -> None:
             session_tools.stop_agent(tx, task, reason)
             plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
-            agent_state.tell_planner(tx, "task_cancelled", task.id)
+            agent_state.notify_planner(tx, "task_cancelled", task.id)
 
         await self._commit(command, f"{task.name} is cancelled", change)
 
@@ -341,7 +341,7 @@ class CommandQueue:
                 text += (
                     f" What depends on it stops, and runs again if its inputs change: {', '.join(stopped)}."
                 )
-            agent_state.tell_planner(tx, "person", task.id, text=text)
+            agent_state.notify_planner(tx, "person", task.id, text=text)
             later = session_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
             return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
 
@@ -382,7 +382,7 @@ class CommandQueue:
             }[act]
             why = str(arguments.get("reason") or "").strip().rstrip(".")
             text = f"A person {verb} the task {task.name}{more}{f', because: {why}' if why else ''}."
-            agent_state.tell_planner(tx, "person", task.id, text=one_line(text))
+            agent_state.notify_planner(tx, "person", task.id, text=one_line(text))
 
         said = {"add": "is added", "revise": "is revised", "drop": "is dropped"}[act]
         await self._commit(command, f"{name} {said}", change)
@@ -948,7 +948,7 @@ class DetachedCompactions:
 def _tell_of_compaction(tx: Transaction, agent: Agent) -> None:
     task = plans.load_task(tx, agent.task_id) if agent.task_id else None
     who = agent.name if task is not None else f"you, {agent.name}"
-    agent_state.tell_planner_of_person(tx, f"compacted the context of {who}.")
+    agent_state.notify_planner_of_person(tx, f"compacted the context of {who}.")
 
 
 def _instructions(command: Command) -> str | None:

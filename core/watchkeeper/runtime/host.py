@@ -628,7 +628,7 @@ class SessionHost:
             tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
             plans.move(tx, task.id, TaskStatus.RUNNING)
             plans.move(tx, task.id, TaskStatus.FAILED, reason)
-            agent_state.tell_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)
+            agent_state.notify_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)
 
         await self.store.commit(write)
         self.wake_host()

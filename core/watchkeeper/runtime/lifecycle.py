@@ -350,7 +350,7 @@ def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
         if current.status_reason == agent_state.ENDED_STALE and agent is not None:
             made = [{"name": name, "ref": ref} for name, ref in agent_state.produced_by(tx, agent.id)][-20:]
             result = cut(current.result or "", agent_state.RESULT_CHARACTERS)
-            agent_state.tell_planner(tx, "task_done", task.id, result=result, artifacts=made)
+            agent_state.notify_planner(tx, "task_done", task.id, result=result, artifacts=made)
         return
     if not again:
         assert agent is not None

@@ -43,7 +43,7 @@ from watchkeeper.store.commands import live_grants
 from watchkeeper.store.driver import encode
 from watchkeeper.store.names import attempt_name
 from watchkeeper.store.outcome import inputs_of_calls
-from watchkeeper.store.plans import Standing, Task
+from watchkeeper.store.plans import Task, TaskState
 from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Schedule:
         """The last event that was read."""
         self._whole = False
         """Whether everything was read; if not, the next `refresh` reads it."""
-        self._tasks: dict[str, Standing] = {}
+        self._tasks: dict[str, TaskState] = {}
         self._dependants: dict[str, list[str]] = {}
         self._stale: set[str] = set()
         self._queue: list[tuple[tuple[str, int], str]] = []
@@ -83,7 +83,7 @@ class Schedule:
             changed = plans.changed_between(self._reads, self._session_id, self._seen, newest)
             self._agents.update(dict.fromkeys(changed.agents))
             self._whole = self._whole and not changed.plan
-            for task in plans.load_standings(self._reads, changed.tasks if self._whole else []):
+            for task in plans.load_task_states(self._reads, changed.tasks if self._whole else []):
                 self._enter(task)
         if not self._whole:
             self._read_plan()
@@ -159,7 +159,7 @@ class Schedule:
     def _read_plan(self) -> None:
         self._tasks, self._dependants, self._stale = {}, {}, set()
         self._queue, self._queued = [], set()
-        everything = plans.all_standings(self._reads, self._session_id)
+        everything = plans.all_task_states(self._reads, self._session_id)
         self._tasks = {task.id: task for task in everything}
         for task in everything:
             for need in task.depends_on:
@@ -167,7 +167,7 @@ class Schedule:
         for task in everything:
             self._consider(task.id)
 
-    def _enter(self, task: Standing) -> None:
+    def _enter(self, task: TaskState) -> None:
         was_satisfied = self._is_satisfied(task.id)
         self._tasks[task.id] = task
         self._consider(task.id)
@@ -433,7 +433,7 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     goal, planner_id = store.one(
         "SELECT goal, planner_agent_id FROM sessions WHERE id = ?", (store.session_id,)
     )
-    said, calls, compactions = await asyncio.to_thread(_told_outside, program.reader or "", outside)
+    said, calls, compactions = await asyncio.to_thread(_read_program_session, program.reader or "", outside)
     used = [call.model for call in calls if call.agent == MAIN and call.model]
     # Codex would take its default instead of the session's model.
     model = f"codex/{used[-1]}" if program.name == "codex" and used else outside["model"]
@@ -476,7 +476,7 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     await store.commit(write)
 
 
-def _told_outside(
+def _read_program_session(
     reader: str, outside: Mapping[str, str]
 ) -> tuple[list[tuple[MessageRole, str]], list[ModelCall], list[str]]:
     """What was said in a program's session, its calls to a model, and the ids of its compactions."""
@@ -545,8 +545,8 @@ def _why_again(reads: Any, task: Task, source: str | None) -> str:
     if source is None:
         files, ran = changed_by_task(reads, task.id)
         if files:
-            shown = ", ".join(files[:MOST_FILES_TOLD])
-            more = f" and {len(files) - MOST_FILES_TOLD} more" if len(files) > MOST_FILES_TOLD else ""
+            shown = ", ".join(files[:MOST_FILES_NAMED])
+            more = f" and {len(files) - MOST_FILES_NAMED} more" if len(files) > MOST_FILES_NAMED else ""
             lines.append(f"An earlier attempt changed these files of the workspace: {shown}{more}.")
         if ran:
             lines.append(
@@ -557,8 +557,8 @@ def _why_again(reads: Any, task: Task, source: str | None) -> str:
     return "\n".join(lines)
 
 
-MOST_FILES_TOLD = 40
-"""Files that earlier attempts changed, of which the next one is told."""
+MOST_FILES_NAMED = 40
+"""As many of the files that earlier attempts changed are named to the next one."""
 
 
 def changed_by_task(reads: Any, task_id: str) -> tuple[list[str], bool]:

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 
-_told: Callable[[str], None] | None = None
+_listener: Callable[[str], None] | None = None
 
 
 def arm(specification: str | None) -> None:
@@ -31,14 +31,14 @@ def arm(specification: str | None) -> None:
 
 def tell(listener: Callable[[str], None] | None) -> None:
     """Call `listener(point)` at every point that is reached, on the thread that reaches it; None: no more."""
-    global _told
-    _told = listener
+    global _listener
+    _listener = listener
 
 
 def reach(point: str) -> None:
     """Die here if the tests said so."""
-    if _told is not None:
-        _told(point)
+    if _listener is not None:
+        _listener(point)
 
 
 arm(os.environ.get("WATCHKEEPER_FAULT"))

@@ -28,7 +28,7 @@ from watchkeeper.store import artifacts
 from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of
 from watchkeeper.store.history import History, Row, RowsAt, seq_of_turn
 from watchkeeper.store.imports import imported_from
-from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions, opened, title_of
+from watchkeeper.store.library import BEING_PURGED, in_short_transactions, opened, title_of, without_host
 from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import PostgresConnection, pipelined
@@ -86,7 +86,7 @@ def fork_session(
     """
     title = title_of(title) if title is not None else None
     remove_unfinished(path)
-    with opened(path) as connection, driven_by_nobody(path, session_id, "fork"):
+    with opened(path) as connection, without_host(path, session_id, "fork"):
         row = connection.execute(
             "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id), origin"
             " FROM sessions s"
@@ -118,7 +118,7 @@ def fork_session(
             cut = RowsAt(connection, moment) if moment.seq < row[2] else None
         copy = _Copy(connection, session_id, cut, int(cut.moment.seq if cut else row[1]), title, new_id, now)
         try:
-            with driven_by_nobody(path, copy.made.session_id, "fork"):  # nor is it purged before it is whole
+            with without_host(path, copy.made.session_id, "fork"):  # nor is it purged before it is whole
                 for batch in copy.batches():
                     in_short_transactions(connection, batch)
                     on_progress(copy.rows_copied, copy.rows)

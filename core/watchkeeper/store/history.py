@@ -342,7 +342,7 @@ _EVENTS = (
     "SELECT seq, at, kind, agent_id, task_id, data, commit_seq FROM events WHERE session_id = ? ORDER BY seq"
 )
 _SESSION = "SELECT status, status_reason, ended_at FROM sessions WHERE id = ?"
-_UNTOLD = (
+_AGENT_WITHOUT_REPLIES = (
     "SELECT 1 FROM agents a WHERE a.session_id = ?1 AND a.turn > 0 AND a.copied_from IS NULL AND NOT EXISTS"
     " (SELECT 1 FROM events e WHERE e.session_id = ?1 AND e.agent_id = a.id AND e.kind = 'model.replied') LIMIT 1"
 )
@@ -447,7 +447,7 @@ class History:
 
     def __init__(self, connection: Connection, session_id: str, cancelled: Cancelled = lambda: False) -> None:
         self.session_id = session_id
-        self.by_event = connection.execute(_UNTOLD, (session_id,)).fetchone() is None
+        self.by_event = connection.execute(_AGENT_WITHOUT_REPLIES, (session_id,)).fetchone() is None
         """Positions are events."""
         self.agents: Timelines[str, AgentAt] = Timelines()
         self.tasks: Timelines[str, TaskAt] = Timelines()

@@ -134,7 +134,7 @@ def opened(path: Place) -> Iterator[Connection]:
 
 
 @contextmanager
-def driven_by_nobody(path: Place, session_id: str, what: str) -> Iterator[None]:
+def without_host(path: Place, session_id: str, what: str) -> Iterator[None]:
     """Hold the session's lease, so that no host can take it meanwhile; waits for a host that soon ends.
 
     Raises:
@@ -167,7 +167,7 @@ def change(path: Place, session_id: str, what: str, work: Callable[[Connection],
     """
     with (
         opened(path) as connection,
-        driven_by_nobody(path, session_id, what),
+        without_host(path, session_id, what),
         driver.writing(connection, "library"),
     ):
         if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:

@@ -452,8 +452,8 @@ def wasted_passes(reads: Any, agent_id: str) -> list[int]:
 # Its log names the cause only after the compaction.
 
 
-def tell_trigger(cursor: Any, agent_id: str, trigger: str) -> None:
-    """Say of an agent's newest compaction what began it."""
+def set_compaction_trigger(cursor: Any, agent_id: str, trigger: str) -> None:
+    """Record what began an agent's newest compaction."""
     cursor.execute(
         "UPDATE compactions SET trigger = ? WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ?)",
         (trigger, agent_id),

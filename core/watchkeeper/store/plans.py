@@ -50,7 +50,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TaskState:
     """As much of a task as decides whether it may run."""
 
     id: str
@@ -117,27 +117,27 @@ def changed_between(reads: Any, session_id: str, after: int, through: int) -> Pl
     return PlanChange(list(agents), list(tasks), any(row[0] == "plan.revised" for row in rows))
 
 
-_STANDINGS = (
+_TASK_STATES = (
     "SELECT id, status, parent_plan_id, position,"
     f" {row_list('depends_on', 'task_dependencies WHERE task_id = tasks.id')} FROM tasks"
 )
 
 
-def all_standings(reads: Any, session_id: str) -> list[Standing]:
+def all_task_states(reads: Any, session_id: str) -> list[TaskState]:
     """The state of every task of a session's plans, in no order."""
-    return [_standing(row) for row in reads.all(f"{_STANDINGS} WHERE session_id = ?", (session_id,))]
+    return [_task_state(row) for row in reads.all(f"{_TASK_STATES} WHERE session_id = ?", (session_id,))]
 
 
-def load_standings(reads: Any, task_ids: Sequence[str]) -> list[Standing]:
+def load_task_states(reads: Any, task_ids: Sequence[str]) -> list[TaskState]:
     """The states of these tasks; deleted tasks are left out."""
     if not task_ids:
         return []
-    rows = reads.all(f"{_STANDINGS} WHERE id {IN_LIST}", (list_of(task_ids),))
-    return [_standing(row) for row in rows]
+    rows = reads.all(f"{_TASK_STATES} WHERE id {IN_LIST}", (list_of(task_ids),))
+    return [_task_state(row) for row in rows]
 
 
-def _standing(row: Any) -> Standing:
-    return Standing(row[0], TaskStatus(row[1]), (row[2], row[3]), _listed(row[4]))
+def _task_state(row: Any) -> TaskState:
+    return TaskState(row[0], TaskStatus(row[1]), (row[2], row[3]), _listed(row[4]))
 
 
 def _listed(text: str) -> tuple[str, ...]:

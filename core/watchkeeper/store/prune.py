@@ -18,9 +18,9 @@ from watchkeeper.store.library import (
     BEING_PURGED,
     END_TRANSACTION,
     UNDO_DAYS,
-    driven_by_nobody,
     in_short_transactions,
     opened,
+    without_host,
 )
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import FREE_LEASE, is_postgres
@@ -201,7 +201,7 @@ class _Pruning:
         """Take every session's rows away, each while its lease is held."""
         for one in self._doomed:
             try:
-                with driven_by_nobody(self._path, one.id, "prune"):
+                with without_host(self._path, one.id, "prune"):
                     held = artifacts.held_by(connection, one.id) | _noted(connection, one.id)
                     self.candidates |= held
                     # A process that continues a killed prune learns from here what else it may delete. No

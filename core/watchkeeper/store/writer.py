@@ -336,7 +336,7 @@ class Writer:
                         outcomes += self._transact([item]) if on_file else self._transact_on_server([item])
                     except BaseException as single:
                         outcomes.append((None, single))
-        _acknowledge(items, [(value, self._told(error)) for value, error in outcomes])
+        _acknowledge(items, [(value, self._as_store_error(error)) for value, error in outcomes])
 
     def _transact_with_retries(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
         """`_transact`, repeated after a wait while the disk is full or memory is short.
@@ -498,7 +498,7 @@ class Writer:
     def _connection_serves(self, error: BaseException) -> bool:
         return not isinstance(error, _FilesChanged) and not driver.is_busy(error)
 
-    def _told(self, error: BaseException | None) -> BaseException | None:
+    def _as_store_error(self, error: BaseException | None) -> BaseException | None:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
             unusable = driver.unusable(self.path, error)
             unusable.__cause__ = error

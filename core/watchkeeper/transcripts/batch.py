@@ -370,8 +370,8 @@ class AgentImport:
             self.calls_before = rows.tool_use_ids(cursor, self.id)
         return tool_use_id in self.calls_before
 
-    def take_told(self, reported: ReportedTotals) -> None:
-        """What the call that started it says of it: its own log says more, as soon as anything of it is
+    def add_reported_totals(self, reported: ReportedTotals) -> None:
+        """Take the totals that the call which started the agent reported, until anything of its own log is
         here."""
         if self.row["last_seq"] or self.row["model_calls"]:
             return

@@ -15,7 +15,7 @@ from watchkeeper.records.text import cut, one_line
 from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import decode, encode
-from watchkeeper.store.messages import tell_trigger
+from watchkeeper.store.messages import set_compaction_trigger
 from watchkeeper.store.search.words import indexed_text
 from watchkeeper.transcripts.batch import (
     AHEAD_SECONDS,
@@ -222,7 +222,7 @@ def compact(session: SessionImporter, agent: AgentImport, record: ImportedCompac
     session.touch(agent, at)
     if record.told_later:
         session.batch.write()
-        tell_trigger(session.cursor, agent.id, record.trigger)
+        set_compaction_trigger(session.cursor, agent.id, record.trigger)
     elif record.elided is not None:
         _elide(session, agent, record, at)
     else:
@@ -980,7 +980,7 @@ class SessionImporter:
                 self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
             row["status"], row["status_reason"], row["parked_until"] = record.status, record.reason, None
         if record.reported is not None:
-            agent.take_told(record.reported)
+            agent.add_reported_totals(record.reported)
         if record.call_id is not None:
             self._joined(record, agent)
 

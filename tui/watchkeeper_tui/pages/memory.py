@@ -42,7 +42,7 @@ def compaction_mark(agent: AgentFacts, share: float) -> int:
     return said if said is not None else int(agent.context_limit * share)
 
 
-def foretells(snapshot: Snapshot, agent: AgentFacts) -> bool:
+def predicts_compaction(snapshot: Snapshot, agent: AgentFacts) -> bool:
     """Whether the next pass can be predicted: not for an agent that has ended, nor for another program's
     agent, whose log does not contain the threshold."""
     session = snapshot.session
@@ -139,7 +139,7 @@ def _context(view: PageContext) -> list[PageLine]:
     left = mark - used
     held = f"{used:,} of {limit:,} tokens" if limit else f"{used:,} tokens, window unknown"
     note: list[Piece] = [(held, "text"), (" (estimated)", "faint")]
-    if limit and foretells(view.snapshot, agent):
+    if limit and predicts_compaction(view.snapshot, agent):
         note.append((f"  compaction near {formatting.tokens(mark)}", "muted"))
         note.append(
             (

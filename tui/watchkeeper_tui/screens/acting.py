@@ -40,7 +40,7 @@ class ActingScreen(WatchScreen):
     _groups = 0
     _awaits: tuple[frozenset[str], float] | None = None
     """The questions that were just answered, and until when one that comes after them opens by itself."""
-    _foretold: tuple[Request, PromptPreview | None] | None = None
+    _computed_preview: tuple[Request, PromptPreview | None] | None = None
     """The command that is asked about, and the prompt that it would lead to, once that is known."""
     _opens_prompt = False
     """That prompt is to be shown as soon as it is known."""
@@ -202,20 +202,23 @@ class ActingScreen(WatchScreen):
             more.append(("m", "with a reason", lambda: self._open_form("plan_drop", target)))
         if len(requests) == 1 and requests[0].kind in ("edit", "compact"):
             if not again:
-                self._foretold, self._opens_prompt = (requests[0], None), False
+                self._computed_preview, self._opens_prompt = (requests[0], None), False
                 self.run_worker(
-                    self._foretell(requests[0], lines), exit_on_error=False, group="preview", exclusive=True
+                    self._compute_preview(requests[0], lines),
+                    exit_on_error=False,
+                    group="preview",
+                    exclusive=True,
                 )
-            lines = [*lines, *self._foretold_lines()]
+            lines = [*lines, *self._preview_lines()]
             more.append(("v", "view the prompt", lambda: self._view_prompt(action, target, text)))
 
         self.confirm(lines, lambda: self.perform(action, target, text), more=more, free=action.free)
 
-    def _foretold_lines(self) -> list[str]:
-        shown = self._foretold[1] if self._foretold is not None else None
+    def _preview_lines(self) -> list[str]:
+        shown = self._computed_preview[1] if self._computed_preview is not None else None
         return [sanitize(line) for line in shown.lines()] if shown is not None else ["computing the prompt …"]
 
-    async def _foretell(self, request: Request, lines: list[str]) -> None:
+    async def _compute_preview(self, request: Request, lines: list[str]) -> None:
         """Compute the prompt that a command would lead to, and say it in the question that is open."""
         session = self.watch_app.snapshot.session
         if session is None:
@@ -225,11 +228,11 @@ class ActingScreen(WatchScreen):
         except Exception as error:
             # A worker must never end the dashboard; what went wrong is shown in place of the numbers.
             shown = PromptPreview(problem=self.trouble(error))
-        if not self.is_usable or self._foretold is None or self._foretold[0] != request:
+        if not self.is_usable or self._computed_preview is None or self._computed_preview[0] != request:
             return
-        self._foretold = (request, shown) if shown is not None else None
+        self._computed_preview = (request, shown) if shown is not None else None
         if self.prompt.is_asking and lines[0] in self.prompt.text:
-            shown_lines = [*lines, *(self._foretold_lines() if shown is not None else ())]
+            shown_lines = [*lines, *(self._preview_lines() if shown is not None else ())]
             self.prompt.reword(
                 [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(shown_lines)]
             )
@@ -245,7 +248,7 @@ class ActingScreen(WatchScreen):
     def _open_prompt(self) -> None:
         from watchkeeper_tui.screens.dialogs import PromptScreen
 
-        request, shown = self._foretold or (None, None)
+        request, shown = self._computed_preview or (None, None)
         if request is not None and shown is not None and shown.messages:
             self._opens_prompt = False
             self.app.push_screen(PromptScreen(request.about, shown))

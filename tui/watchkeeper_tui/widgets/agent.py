@@ -26,8 +26,8 @@ from watchkeeper_tui.pages.memory import (
     PIN_KEY,
     compaction_mark,
     compactions_page,
-    foretells,
     memory_page,
+    predicts_compaction,
 )
 from watchkeeper_tui.pages.report import ARTIFACT_KEY, artifacts_page, report_page, task_page, task_summary
 from watchkeeper_tui.pages.transcript import (
@@ -48,7 +48,7 @@ from watchkeeper_tui.snapshot import (
     Snapshot,
     agent_condition,
     last_sign,
-    nobody_yet,
+    no_agents_text,
     task_condition,
 )
 from watchkeeper_tui.watch_app import watch_app
@@ -138,7 +138,7 @@ class Summary(Widget):
 
     agent: reactive[AgentFacts | None] = reactive(None)
     detail: reactive[AgentDetail | None] = reactive(None)
-    foretells = reactive(False)
+    predicts_compaction = reactive(False)
     """Whether to say at which size the agent is compacted."""
     instead: reactive[Sequence[Sequence[Piece]]] = reactive(())
     """Two lines for a row without an agent."""
@@ -156,7 +156,7 @@ class Summary(Widget):
         used, limit = agent.context_used, agent.context_limit
         share = watch_app(self).settings.summarization_threshold
         right = f"  {formatting.tokens(used)}/{formatting.tokens(limit)}" if limit else "  window unknown"
-        if limit and self.foretells and width >= 50:
+        if limit and self.predicts_compaction and width >= 50:
             right += f"  compacts near {formatting.tokens(compaction_mark(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
@@ -279,7 +279,7 @@ class AgentPane(Vertical):
         task = self._snapshot.task(self._task_id) if agent is None else None
         summary, tabs = self.query_one(Summary), self.query_one(TabLine)
         summary.agent, summary.detail = agent, detail
-        summary.foretells = agent is not None and foretells(self._snapshot, agent)
+        summary.predicts_compaction = agent is not None and predicts_compaction(self._snapshot, agent)
         summary.instead = task_summary(self._snapshot, task) if task is not None else ()
         tabs.opened, tabs.is_blank = self.tab, agent is None
         tabs.notes = (
@@ -321,7 +321,8 @@ class AgentPane(Vertical):
         if agent is None:
             return [
                 PageLine(
-                    "none", ((nobody_yet(snapshot) if not snapshot.agents else "select an agent", "faint"),)
+                    "none",
+                    ((no_agents_text(snapshot) if not snapshot.agents else "select an agent", "faint"),),
                 )
             ]
         detail = snapshot.detail

@@ -24,14 +24,14 @@ from watchkeeper_tui.formatting import EventLine
 from watchkeeper_tui.pages.memory import (
     compaction_mark,
     compaction_pieces,
-    foretells,
     is_buffered,
+    predicts_compaction,
     tokens_per_second,
 )
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.sanitize import clip, fit, sanitize
-from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, nobody_yet
+from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, no_agents_text
 from watchkeeper_tui.widgets.bars import KeyLine
 from watchkeeper_tui.widgets.rows import (
     Cell,
@@ -147,7 +147,7 @@ class PlanView(RowView[PlanRow]):
             if longest + TREE_CELLS != self._longest_name:
                 self._longest_name, self._widths_for = longest + TREE_CELLS, -1
                 self.refresh()
-        self._nobody = "" if snapshot.agents or snapshot.tasks else nobody_yet(snapshot)
+        self._nobody = "" if snapshot.agents or snapshot.tasks else no_agents_text(snapshot)
         self._shape(snapshot)
 
     def columns(self) -> Sequence[Column]:
@@ -500,7 +500,9 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self._names, self._now = roster.names, now
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
         ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
-        self.near = [agent for agent in roster.nearest(SOON, snapshot) if foretells(snapshot, agent)]
+        self.near = [
+            agent for agent in roster.nearest(SOON, snapshot) if predicts_compaction(snapshot, agent)
+        ]
         self._live = snapshot.state is SessionState.LIVE
         if not self.touched:
             # The first row until the user selects one: running passes must stay visible.

@@ -624,7 +624,7 @@ class RpcBackend:
         """How the model's turn ended, while what it began still runs."""
         self.children: dict[str, str] = {}
         """The program's own sub-agents: the program's id of each, and what it was asked for."""
-        process.on_request, process.on_notification = self._asked, self._told
+        process.on_request, process.on_notification = self._take_request, self._take_notification
 
     async def events(self) -> AsyncIterator[Event]:
         """What the program says, until it ends. Raises BackendFailed when it does."""
@@ -664,13 +664,13 @@ class RpcBackend:
     def notified(self, method: str, params: dict[str, Any]) -> None:
         """Take a notification of the program."""
 
-    async def _asked(self, method: str, params: dict[str, Any], number: int | str) -> Any:
+    async def _take_request(self, method: str, params: dict[str, Any], number: int | str) -> Any:
         try:
             return await self.asked(method, params, number)
         except WRONG_SHAPE as error:
             raise RpcError(INVALID_PARAMS, f"{method}: a field has the wrong type") from error
 
-    def _told(self, method: str, params: dict[str, Any]) -> None:
+    def _take_notification(self, method: str, params: dict[str, Any]) -> None:
         try:
             self.notified(method, params)
         except WRONG_SHAPE:

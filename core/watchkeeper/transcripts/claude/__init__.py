@@ -97,7 +97,7 @@ def teammate_of(record: dict[str, Any], meta: dict[str, Any]) -> str | None:
 PROMPTS_KEPT = 300
 
 
-class BranchBook(Struct):
+class BranchPoints(Struct):
     """The prompts of one agent's file, by what they follow."""
 
     messages: int = 0
@@ -143,7 +143,7 @@ def _is_prompt(record: dict[str, Any], message: ImportedMessage) -> bool:
 QUEUED_KEPT = 20
 
 
-class QueueBook(Struct):
+class PromptQueue(Struct):
     """What was typed while a turn ran. Claude Code notes `enqueue`; then `remove` when the running turn took it,
     `dequeue` when it became a prompt of its own, which has a record, or `popAll` when the person took all back.
 
@@ -226,7 +226,7 @@ def notification(text: str) -> dict[str, str] | None:
     return found
 
 
-class AgentBook(Struct):
+class AgentIndex(Struct):
     """What one file said of its agents so far."""
 
     owner: str = MAIN
@@ -452,7 +452,7 @@ _KEPT = {
 _UPDATED = ("taskId", "subject", "description", "status", "addBlockedBy")
 
 
-class PlanBook(Struct):
+class PlanBuilder(Struct):
     """Makes versions of the plan from calls of its tools: each once its result says that it was carried out.
 
     A call that was refused, that failed or that has no result changes nothing.
@@ -514,7 +514,7 @@ class PlanBook(Struct):
 
 
 def waiting_calls(saved: dict[str, Any]) -> dict[str, Any]:
-    """`PlanBook.waiting` from a saved state; earlier versions saved the calls of each tool apart."""
+    """`PlanBuilder.waiting` from a saved state; earlier versions saved the calls of each tool apart."""
     times = saved.get("called_at", {})
     return {
         call_id: (tool, times.get(call_id), asked)
@@ -644,7 +644,7 @@ _USUAL = (
 """Speed, tier and region of requests at list prices: looked for first, since nearly every reply has one of these."""
 
 
-class CallBook:
+class ModelCallReader:
     """The model calls of one file. Each block of a reply has all of its usage, which is read once."""
 
     def __init__(self) -> None:
@@ -770,18 +770,18 @@ class ClaudeReader(Struct, dict=True):
     title_rank: int = 0
     compacted: str | None = None
     """Whose context was compacted, until the summary comes."""
-    agents: AgentBook = field(default_factory=AgentBook)
-    plans: PlanBook = field(default_factory=PlanBook)
-    branches: BranchBook = field(default_factory=BranchBook)
+    agents: AgentIndex = field(default_factory=AgentIndex)
+    plans: PlanBuilder = field(default_factory=PlanBuilder)
+    branches: BranchPoints = field(default_factory=BranchPoints)
     places: PlaceIds = field(default_factory=PlaceIds)
     unnamed: list[Any] = []
     """The reply without a request id on the line before, if that was one: its key, then what the next line of it must
     have as well."""
-    queue: QueueBook = field(default_factory=QueueBook)
+    queue: PromptQueue = field(default_factory=PromptQueue)
 
     def __post_init__(self) -> None:
         self.agents.owner = self.owner
-        self._calls = CallBook()
+        self._calls = ModelCallReader()
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
@@ -1031,7 +1031,9 @@ class ClaudeReader(Struct, dict=True):
         if isinstance(usage, dict) and model != SYNTHETIC and request:
             key, then = f"{request}:{message_id or ''}", seconds(said.get("timestamp"))
             when = at if then is None else then
-            found += CallBook().calls(child, key, model, usage, reply.get("stop_reason"), when, request)
+            found += ModelCallReader().calls(
+                child, key, model, usage, reply.get("stop_reason"), when, request
+            )
 
     def _title(self, kind: str, record: dict[str, Any], found: list[Record]) -> None:
         name, rank = _TITLES[kind]

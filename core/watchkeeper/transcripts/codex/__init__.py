@@ -95,7 +95,7 @@ class Usage(NamedTuple):
         return max(0, self.prompt - self.cached - self.written)
 
 
-class UsageBook(Struct, array_like=True):
+class ThreadUsage(Struct, array_like=True):
     """The sums of one thread. As JSON it is the list of its fields: part of a reader's saved state."""
 
     total: list[int] | None = None
@@ -218,7 +218,7 @@ _STATUS: dict[str, Ended] = {
 }
 
 
-class SpawnBook(Struct):
+class SpawnCalls(Struct):
     """Calls that spawn agents, and what became of them."""
 
     session: str = ""
@@ -377,7 +377,7 @@ class Speech(Struct):
     """The thread, which names what has no id of its own."""
     owner: str = MAIN
     """Key of the agent."""
-    spawns: SpawnBook = field(default_factory=SpawnBook)
+    spawns: SpawnCalls = field(default_factory=SpawnCalls)
     failed: list[str] = []
     """Calls whose failure an event reported, and whose outputs have not come."""
     turn: int = 0
@@ -616,7 +616,7 @@ class CodexReader(Struct):
     provider: str = "openai"
     model: str | None = None
     began: float | None = None
-    usage: UsageBook = field(default_factory=UsageBook)
+    usage: ThreadUsage = field(default_factory=ThreadUsage)
     last: list[Any] | None = None
     """The last model call: key, model, its tokens, its time, the context's tokens, whether they are exact, and what
     changed its price."""

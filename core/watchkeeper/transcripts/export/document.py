@@ -28,7 +28,7 @@ from watchkeeper.records.redact import Redactor
 from watchkeeper.store import artifacts, database, driver
 from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of, plain, sqlite3
 from watchkeeper.store.imports import totals_gaps
-from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions
+from watchkeeper.store.library import BEING_PURGED, in_short_transactions, without_host
 from watchkeeper.store.place import Place
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.schema import NUMBERS, NUMBERS_IN_EVENTS, SESSIONS, TABLES, Table
@@ -565,7 +565,7 @@ def import_export(database_path: Place, path: Path) -> ImportedExport:
     connection = database.open_writable(database_path)
     try:
         survey = _survey(connection, path)
-        with driven_by_nobody(database_path, survey.session["id"], "import"):
+        with without_host(database_path, survey.session["id"], "import"):
             return _import(connection, path, survey)
     except sqlite3.IntegrityError as error:
         raise BadInput(
