@@ -1,4 +1,4 @@
-"""What docstrings and comments of the code name exists, and they name who acts.
+"""What docstrings and comments of the code name exists, and their sentences begin with what they are about.
 
 A dotted name in backticks is one of these:
 
@@ -211,3 +211,14 @@ def test_every_dotted_name_in_docstrings_and_comments_exists(names: Names) -> No
 )
 def test_a_dotted_name_that_does_not_exist_is_found(names: Names, name: str) -> None:
     assert not names.has(name, names.modules["store.writer"][0])
+
+
+def test_no_docstring_or_comment_begins_with_of(names: Names) -> None:
+    """A sentence that begins so hides what it is about."""
+    begun = [
+        f"{source.path.relative_to(ROOT)}:{number}"
+        for source in names.sources
+        for number, text in source.texts
+        if text.lstrip().startswith("Of ")
+    ]
+    assert begun == []

@@ -134,7 +134,7 @@ def budget_of(text: str) -> tuple[str, float | None]:
 
 
 KEPT_SHARE = 0.2
-"""Of the window: about what a pass leaves verbatim."""
+"""About the share of the window that a pass leaves verbatim."""
 SUMMARY_TOKENS = 2_048
 """The longest summary that a pass asks for."""
 
@@ -146,7 +146,7 @@ class CompactionEstimate:
     tokens_now: int
     tokens_left: int
     tokens_fixed: int
-    """Of both, what no pass touches: the system prompt, the tools and the pinned."""
+    """The part of both that no pass touches: the system prompt, the tools and the pinned."""
     model: str
     cost_usd: float | None
     """None where nothing that has a price is known of the model."""
@@ -742,7 +742,7 @@ def _unpin(target: Target, text: str) -> list[Request]:
 def _pin_lines(
     requests: Callable[[Target, str], list[Request]], what: str
 ) -> Callable[[Target, str], list[str]]:
-    """Of messages, what would be done; a fact or a text is pinned at once."""
+    """Say what would be done with messages; a fact or a text is pinned at once."""
 
     def lines(target: Target, text: str) -> list[str]:
         if not _names_messages(text):

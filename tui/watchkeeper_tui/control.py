@@ -64,7 +64,7 @@ class PromptPreview:
     cache_tokens_written: int = 0
     """Tokens behind the first change: the next call writes them to the prompt cache again."""
     cost_usd: float | None = None
-    """Of these; None without a known price."""
+    """The cost of these; None without a known price."""
     messages_cached: int = 0
     high_water: int | None = None
     messages: tuple[PromptMessage, ...] = ()

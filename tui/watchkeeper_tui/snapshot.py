@@ -80,7 +80,7 @@ class TranscriptBlock:
     tokens: int
     at: float
     call_id: str = ""
-    """Of a tool call and of its result."""
+    """The id of a tool call, for the call and its result."""
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The input of a tool call: hostile."""
 

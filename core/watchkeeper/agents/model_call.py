@@ -83,12 +83,12 @@ class ModelCallResult:
 
     @property
     def usage(self) -> Usage:
-        """Of the call itself, without its charges."""
+        """The usage of the call itself, without its charges."""
         return self.reply.usage if self.reply else self.partial.usage if self.partial else Usage()
 
     @property
     def cost_usd(self) -> float | None:
-        """Of the call and its charges; None: nothing of it is priced."""
+        """The cost of the call and its charges; None: nothing of it is priced."""
         priced = [
             cost.usd for cost in (self.cost, *(one.cost for one in self.charges)) if cost.usd is not None
         ]

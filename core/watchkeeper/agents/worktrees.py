@@ -57,11 +57,11 @@ LOCK_SECONDS = 120.0
 LOOK_SECONDS = 3.0
 """How often at most the diff of a working agent is computed."""
 DIFF_BYTES = 200_000
-"""Of a diff on the screen."""
+"""A longer diff is cut on the screen."""
 HUNK_CHARACTERS = 6_000
-"""Of the conflicting places that a planner is sent."""
+"""As much of the conflicting places is sent to a planner."""
 QUESTION_CHARACTERS = 200_000
-"""Of the conflicting places that a person is shown."""
+"""As much of the conflicting places is shown to a person."""
 MOST_SHOWN = 100
 """Files whose conflicting places a person is shown; more are named."""
 MOST_NAMED = 20
@@ -104,7 +104,7 @@ class Repository:
 
     top: Path
     git_dir: Path
-    """Of the workspace's own checkout."""
+    """The git folder of the workspace's own checkout."""
     common: Path
     """What all worktrees share."""
     prefix: str
@@ -400,13 +400,13 @@ class Combined:
 
     commit: str
     tree: str
-    """Of the last merge; empty where each was a fast-forward."""
+    """The tree of the last merge; empty where each was a fast-forward."""
     conflicts: tuple[str, ...] = ()
     """Files that hold both sides between markers, or that git cannot merge."""
     said: tuple[str, ...] = ()
     """What git says of the conflicts."""
     stages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Of the last merge: for each file that conflicts, mode and blob of the base (1), ours (2) and theirs (3)."""
+    """For each file that conflicts in the last merge: mode and blob of the base (1), ours (2) and theirs (3)."""
     kinds: frozenset[str] = frozenset()
     """Git's names of the conflicts: `contents`, `modify/delete`, …"""
 

@@ -50,7 +50,7 @@ QUIET = frozenset(
 """Events that the text form leaves out."""
 
 LINE_CHARACTERS = 240
-"""Of a line of progress."""
+"""A longer line of progress is cut."""
 
 LOOK_SECONDS = 0.2
 """How often it looks for new events."""

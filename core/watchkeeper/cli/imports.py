@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.1
 SHOWN_UNREADABLE = 3
-"""Of so many files an import without --verbose says why they cannot be read."""
+"""An import without --verbose says why it cannot read a file, for at most so many files."""
 """How often the progress line changes."""
 
 

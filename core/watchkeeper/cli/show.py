@@ -231,7 +231,7 @@ def _queue_lines(queue: dict[str, Any]) -> Iterator[str]:
 
 
 def _receipt_lines(receipts: list[dict[str, Any]]) -> Iterator[str]:
-    """Of agents that are done: what is missing, and how tests and builds ended."""
+    """What is missing from agents that are done, and how their tests and builds ended."""
     shown = [one for one in receipts if one["outputs"] or one["commands"] or one["flagged"]]
     if shown:
         yield "\nReceipts"

@@ -181,7 +181,7 @@ class _JsonText:
         self._text = text
         self._comments = comments
         self._objects: dict[tuple[str, ...], tuple[int, int, int]] = {}
-        """Of the objects that are reached by keys alone: where it begins, ends, and where its last value ends."""
+        """Where each object that is reached by keys alone begins, ends, and where its last value ends."""
         self._values: dict[tuple[str, ...], tuple[int, int]] = {}
         self._has_comma: dict[tuple[str, ...], bool] = {}
         self._names: dict[tuple[str, ...], int] = {}

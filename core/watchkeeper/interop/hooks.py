@@ -60,7 +60,7 @@ ANSWER_TIMEOUT_SECONDS = 86_400
 MOST_PENDING = 1_000
 """Files that wait to be read. A hook writes no further ones: without a reader the spool stays small."""
 MOST_BYTES = 64 << 10
-"""Of one event. What is beyond is read and dropped."""
+"""The size of one event. What is beyond is read and dropped."""
 MOST_QUESTION_BYTES = 1 << 20
 LONGEST_SETTINGS = 8 << 20
 

@@ -41,13 +41,13 @@ from watchkeeper.store.search.passages import Reads, shown_verbatim
 from watchkeeper.store.statistics import GROUPS, usage
 
 MOST_CHARACTERS = 20_000
-"""Of one result: some 6,000 tokens, below what every client takes whole."""
+"""The size of one result: some 6,000 tokens, below what every client takes whole."""
 MOST_ROWS = 100
 MOST_OFFSET = 10_000
 MOST_MESSAGES = 500
 """Most messages that one pointer reads."""
 ARTIFACT_BYTES = 256 * 1024
-"""Of an artifact that is read as a resource; `read_back` pages through the rest."""
+"""As much of an artifact is read as a resource; `read_back` pages through the rest."""
 QUICK_SECONDS, THOROUGH_SECONDS = 0.03, 5.0
 """How long a search over all messages reads; the second with `thorough`."""
 LOST_MESSAGES, LOST_CHARACTERS = 200, 20_000

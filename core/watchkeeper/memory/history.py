@@ -69,7 +69,7 @@ class Preview:
     """What a change of a context by hand, or a compaction, would lead to."""
 
     tokens_before: int
-    """Of the context as it is."""
+    """The tokens of the context as it is."""
     tokens: int
     limit: int
     """How large the context may be."""
@@ -78,7 +78,7 @@ class Preview:
     cache_tokens_written: int
     """Tokens of the new prompt from there on, which the next call pays at the price of a cache write."""
     cost_usd: float | None = None
-    """Of these, at the list price of the model that was named; None if none was, or it has no known price."""
+    """The cost of these, at the list price of the named model; None if none is named, or its price is not known."""
     messages_cached: int
     """How many messages at the beginning of the prompt stay as they are."""
     high_water: int | None = None

@@ -172,7 +172,7 @@ CANDIDATE_BYTES = 3_000_000
 NEIGHBOUR_CHARACTERS = 16_000
 """What a search reads is bounded: so many messages, the best first, and the beginnings of their neighbours."""
 WEIGHED_MESSAGES = 400
-"""Of so many with the rarest words, the length is looked up."""
+"""A search looks up the length of so many messages, those with the rarest words."""
 PADDING = 0.15
 """What a long message loses for holding more words than a short one."""
 PRIOR_ADJACENCY, PRIOR_PAIRS, FULL_ADJACENCY = 0.1, 30, 0.08

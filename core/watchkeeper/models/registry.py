@@ -53,7 +53,7 @@ class Modifier:
     """How the names of the models begin to which it applies; several are separated by spaces, and empty is every
     model."""
     factor: float
-    """Of the prices of all kinds of tokens; searches are not affected."""
+    """Multiplies the prices of all kinds of tokens; searches are not affected."""
     source: str
     """Where the factor is published, and the day on which it was read there."""
     longest_prompt: int | None = None

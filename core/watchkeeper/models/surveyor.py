@@ -1346,7 +1346,7 @@ _ENTRY = re.compile(
 )
 """`[#12 assistant] text`: the number and the text; `calls list_folder` stays, it says what was done."""
 _SHARE = 0.15
-"""Of the length of what is digested."""
+"""The length of a digest, as a share of what it digests."""
 
 
 def digest(texts: list[str]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from watchkeeper.records.tool_inputs import INTERPRETERS, Protected, open_regular, starts_others
 
 MOST_TEXT_BYTES = 128 * 1024
-"""Of a longer file only the digest is kept, so its difference cannot be shown."""
+"""A longer file is kept as its digest alone, so its difference cannot be shown."""
 MOST_FILES = 20
 """Files of one call that are looked at."""
 ABSENT = "absent"
@@ -50,7 +50,7 @@ class FileState:
     """One file as it was."""
 
     digest: str
-    """Of its target and bytes; `ABSENT` or `UNREADABLE`."""
+    """The digest of its target and bytes; `ABSENT` or `UNREADABLE`."""
     text: str | None
     """None where it is no short text."""
 

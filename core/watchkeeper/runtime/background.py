@@ -121,7 +121,7 @@ LAST_ALERT_SECONDS = 10.0
 MOST_ALERTS = 100
 """How many may wait for the one that is sent; older ones are dropped."""
 OUTCOME_CHARACTERS, NAMES_CHARACTERS = 1_000, 300
-"""Of an outcome in an alert, and of each list of names behind it. `wk show` has the rest."""
+"""An alert contains as much of an outcome, and of each list of names behind it. `wk show` has the rest."""
 _ALERTS = {
     "approval.asked": "question",
     "task.failed": "failed",

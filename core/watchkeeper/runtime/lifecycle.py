@@ -711,7 +711,7 @@ RESULT_CHARACTERS = 4_000
 OBSERVATION_CHARACTERS = 6_000
 LAST_WORDS_CHARACTERS = 4_000
 OUTCOME_CHARACTERS = 100_000
-"""Of an outcome, and of a last summary: more than any planner may write."""
+"""The size of an outcome, and of a last summary: more than any planner may write."""
 MOST_NAMES = 500
 GOAL_CHARACTERS = 4_000
 """The longest goal of another program's session; its user may have pasted a whole document."""

@@ -411,9 +411,9 @@ ATTACHED_NOTE = (
     " before this session. You are woken when it has ended: then finish the session, or go on with the plan."
 )
 ATTACHED_MESSAGES = 400
-"""Of what was said in such a session, the newest messages are shown."""
+"""The agent shows the newest messages of such a session, at most so many."""
 ATTACHED_CHARACTERS = 20_000
-"""Of each of them."""
+"""The agent shows as much of each of them."""
 
 
 async def attach(environment: Environment, role: Role, outside: Mapping[str, str]) -> None:

@@ -647,7 +647,7 @@ class EventPlace:
     """The call in that message; empty for none."""
     compaction_id: int | None = None
     digest: str = ""
-    """Of the artifact; empty for none."""
+    """The digest of the artifact; empty for none."""
 
 
 def read_event(connection: Connection, session_id: str, seq: int) -> EventFacts | None:
@@ -778,7 +778,7 @@ class _Named:
         return None
 
     def commit_seq(self) -> int | None:
-        """Of the transaction that wrote it, where that is known."""
+        """The number of the transaction that wrote it, where that is known."""
         row = self._row(
             "SELECT commit_seq FROM events WHERE session_id = ? AND seq = ? AND kind = ?",
             self._session_id, self._event.seq, self._event.kind,

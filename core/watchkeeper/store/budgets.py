@@ -165,7 +165,7 @@ _USED_OUTSIDE = (
     " FROM agent_programs p CROSS JOIN agents a WHERE p.session_id = ? AND a.id = p.agent_id AND a.task_id IS NULL"
     " AND a.parent_agent_id IS NOT NULL"
 )
-"""Of the agent that shows what was done before: it has no task, and is not the planner."""
+"""The usage of the agent that shows earlier work: it has no task, and is not the planner."""
 
 
 def usage(reads: Any, session_id: str) -> list[BudgetUse]:

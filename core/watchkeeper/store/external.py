@@ -81,7 +81,7 @@ class ExternalSession:
     """What it waits for, why it failed or ended."""
     changed_at: float
     last_active: float
-    """Of hooks and log together."""
+    """The later of what hooks and log report."""
     compactions: tuple[Mapping[str, Any], ...] = ()
     """The last ones: `trigger`, `at`, `ended_at` (None: in progress), `path` and `bytes`: the log before it, whose first
     `bytes` hold everything that is about to be dropped."""
@@ -110,7 +110,7 @@ class ExternalQuestion:
     answer: Mapping[str, Any]
     decided_by: str
     outcome: str
-    """Of an answered one, by the log: `allowed` or `denied`."""
+    """How the log says that an answered one ended: `allowed` or `denied`."""
     asked_at: float
 
     @property

@@ -453,10 +453,10 @@ class History:
         self.tasks: Timelines[str, TaskAt] = Timelines()
         self.calls: Timelines[int, CallAt] = Timelines()
         self.compactions: Timelines[int, str] = Timelines()
-        """Of each the last that was heard: `started`, `prepared`, `applied`, …"""
+        """The last reported state of each: `started`, `prepared`, `applied`, …"""
         self.approvals: Timelines[str, str] = Timelines()
         self.revisions: Timelines[str, int] = Timelines()
-        """Of each plan."""
+        """The revisions of each plan."""
         self.budgets: Timelines[tuple[str | None, str], bool] = Timelines()
         """By task and kind, whether it was reached."""
         self.commands: dict[int, int] = {}
@@ -561,7 +561,7 @@ class History:
             spent[agent_id] = spent.get(agent_id, 0.0) + seconds
 
     def _read_changes(self) -> None:
-        """Of each row, the values that later changes replaced, oldest change first."""
+        """Read the values of each row that later changes replaced, oldest change first."""
         self.changes: dict[tuple[str, str], list[tuple[int, Row]]] = {}
         for commit_seq, table, row_id, text in self._connection.execute(_CHANGES, (self.session_id,)):
             values = decode_or(text, None)

@@ -34,7 +34,7 @@ MISSING_LOGS = (
     " WHERE a.session_id = sessions.id AND a.last_seq = 0 AND (a.parent_agent_id IS NOT NULL OR EXISTS"
     " (SELECT 1 FROM agents b WHERE b.session_id = sessions.id AND b.last_seq > 0))) ELSE 0 END)"
 )
-"""Of a row of `sessions`, in SQL: how many of its agents have no log here, where another program ran it. Its
+"""SQL of a row of `sessions`: how many of its agents have no log here, where another program ran it. Its
 totals are lower bounds where there are any."""
 
 
@@ -43,14 +43,14 @@ UNLOGGED = "the log does not report what it used"
 UNLOGGED_CALLS = (
     f"(SELECT count(*) FROM compactions c WHERE c.session_id = sessions.id AND c.reason = '{UNLOGGED}')"
 )
-"""Of a row of `sessions`, in SQL: how many model calls the logs show to have happened, and do not count."""
+"""SQL of a row of `sessions`: how many model calls the logs show to have happened, and do not count."""
 
 
 PARTIAL = (
     f"CASE WHEN replace(s.origin, 'export:', '') IN ({_ORIGINS}) AND ({MISSING_LOGS} > 0 OR {UNLOGGED_CALLS} > 0)"
     " THEN 1 ELSE 0 END"
 ).replace("sessions.", "s.")
-"""Of a row `s` of `sessions`, in SQL: 1 if tokens and cost are lower bounds (see `totals_gaps`)."""
+"""SQL of a row `s` of `sessions`: 1 if tokens and cost are lower bounds (see `totals_gaps`)."""
 
 
 def partial_sessions(connection: Connection) -> set[str]:
@@ -59,8 +59,8 @@ def partial_sessions(connection: Connection) -> set[str]:
 
 
 def totals_gaps(connection: Connection, session_id: str) -> tuple[int, int]:
-    """Of an imported session: agents without a log here, and calls that are not in a log. Tokens and cost are lower
-    bounds if there are any."""
+    """How many agents of an imported session have no log here, and how many of its calls are in no log. Tokens and
+    cost are lower bounds if there are any."""
     row = connection.execute(
         f"SELECT {MISSING_LOGS}, {UNLOGGED_CALLS} FROM sessions WHERE id = ?", (session_id,)
     ).fetchone()
@@ -201,7 +201,7 @@ it was imported before such numbers were kept)."""
 
 
 def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
-    """Of those digests that were imported: what the records became."""
+    """What the records with these digests became, as far as they were imported."""
     if len(digests) > _MANY:
         # Records of one file have numbers near each other: mostly there are none between them, or few.
         between, most = (min(digests), max(digests)), len(digests) // 4
@@ -370,8 +370,8 @@ def current_view(cursor: Any, agent_id: str, version: int) -> tuple[list[int], i
 
 
 def last_compaction(cursor: Any, agent_id: str) -> tuple[int, int | None, int | None] | None:
-    """Of an agent's newest compaction: id, tokens after (None: not known yet), and its observation that waits
-    for a text."""
+    """The id of an agent's newest compaction, the tokens after it (None: not known yet), and its observation that
+    waits for a text."""
     row = cursor.execute(
         "SELECT c.id, c.tokens_after, (SELECT o.id FROM observations o WHERE o.agent_id = c.agent_id AND"
         " o.compaction_id = c.id AND o.text = '') FROM compactions c WHERE c.agent_id = ? ORDER BY c.id DESC"

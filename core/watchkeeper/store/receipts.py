@@ -73,7 +73,7 @@ class Receipt:
     task: str
     """The name of its task, or empty."""
     calls: int
-    """Of the agent and of the agents below it."""
+    """The calls of the agent and of the agents below it."""
     outputs: tuple[Output, ...]
     commands: tuple[CommandRun, ...]
     """Those after the last edit first, then the newest first."""

@@ -85,7 +85,7 @@ class TimelineAgent:
     role: str
     """Empty for one without a task."""
     title: str
-    """Of its task."""
+    """The title of its task."""
     status: str
     begins: float
     ends: float | None

@@ -286,7 +286,7 @@ class AgentImport:
     told_seconds: float | None = None
     """For how long it worked as its call says, while nothing of its own log is here."""
     taken_back_tokens: int = 0
-    """Of messages that are verbatim by their place, and were undone."""
+    """The tokens of messages that are verbatim by their place, and were undone."""
     ended_at: float | None = None
     """When it ended, as its program reports; infinite where the report has no time. What its own log says up to then
     changes nothing of how it ended."""
@@ -480,9 +480,9 @@ class Batch:
     revised: int = 0
     """Records that are here already and say something else now."""
     revisions: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """Of records that were found changed, by source and id: the digests of their revisions."""
+    """The digests of the revisions of records that were found changed, by source and id."""
     indexed: list[tuple[str, str | bytearray]] = field(default_factory=list)
-    """Of the messages that are not written yet, in the order of their rows: session, and what is indexed."""
+    """The session and the indexed text of each message that is not written yet, in the order of their rows."""
     stored_tool_calls: int = 0
     """The highest id of the tool calls that are written."""
 
@@ -504,7 +504,7 @@ class Batch:
                     digest = record_digest(record[4], said, record[1] or line_id(session, data))  # type: ignore
                 elif kind is ModelCall:
                     keys.append(record[1])  # type: ignore
-                    # Of all calls that the line reports together, so that a change of any is found.
+                    # All calls that the line reports together, so that a change of any is found.
                     usage_number = (usage_number + _number_of(record)) & 0x7FFF_FFFF or 1  # type: ignore[arg-type]
                     continue
                 elif kind not in _ANCHORS or anchor is not None or (kind in _BESIDE and not record.uid):  # type: ignore[union-attr]

@@ -173,7 +173,7 @@ MOST_PASSED = 128 << 20
 """How far into a file its first whole lines are looked for."""
 LINES_LOOKED_AT = 40
 LONGEST_HELD = 1 << 20
-"""Of a first line that is longer, its beginning is looked at."""
+"""A longer first line is looked at by its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class Line(NamedTuple):
     """One line, without the newline at its end."""
 
     data: bytes
-    """Of a line longer than `LONGEST_LINE`, its beginning."""
+    """The beginning alone, where the line is longer than `LONGEST_LINE`."""
     end: int
     """Where the next one begins in the file."""
     size: int

@@ -327,7 +327,7 @@ class Importer:
         self._began = time.monotonic()
         self._moved: MovedLogs | None = None
         self.report = Report()
-        """Of all runs so far."""
+        """The report of all runs so far."""
 
     def run(self, places: list[Path]) -> Report:
         """Import every log in these places (files and folders) that holds something new."""
@@ -405,7 +405,7 @@ class Importer:
         return row is not None and program is not None and program.is_over(row.state.get("reader") or {})
 
     def marks(self, found: list[files.Found]) -> dict[str, tuple[int, float, int]]:
-        """Of those that were imported: size, time of change and bytes read as they were then, by stored
+        """The size, time of change and bytes read of those files that were imported, as they were then, by stored
         path."""
         connection = self._connection()
         if len(found) > FEW_FILES:

@@ -405,7 +405,7 @@ class OpenLog:
             file.seek(0, os.SEEK_END) < row.read_bytes
             or not files.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
         )
-        # Of a first line that is not whole yet nothing is known: what its reader guessed is not kept.
+        # A first line that is not whole yet says nothing: what its reader guessed is not kept.
         before = row if row is not None and row.read_bytes and not again else None
         reader: Any = self._program.reader(self._source, before.state["reader"] if before else None)
         # How far it was read before: a log that was cut may grow back to what it was, in any number of steps.

@@ -169,7 +169,7 @@ class Session(NamedTuple):
     title: str | None = None
     """A title or summary that the program gave it; the last one counts."""
     version: str | None = None
-    """Of the program."""
+    """The version of the program."""
     forked_from: str | None = None
     """Key of the session that it carries on."""
     at: float | None = None
@@ -274,7 +274,7 @@ class ModelCall(NamedTuple):
     output_tokens: int
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
-    """Of both kinds together."""
+    """The tokens of both kinds together."""
     cache_write_1h_tokens: int = 0
     """Those of them that are kept for an hour, which cost more."""
     exact: bool = True

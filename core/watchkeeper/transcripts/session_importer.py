@@ -554,7 +554,7 @@ class SessionImporter:
         self.changed = False
         self._at: float | None = self.row["last_active"] or None
         self._newest: dict[str, float] = {}
-        """Of the log that is read, each agent's newest time so far."""
+        """Each agent's newest time so far in the log that is read."""
         self._first: float | None = None
         """The time with which that log begins, or where it goes on, the session."""
         self._jumps: dict[str, _Jump] = {}

@@ -42,7 +42,7 @@ class PageContext:
     threshold: float = DEFAULT_THRESHOLD
     """The share of a window at which compaction starts, where the host does not say."""
     processes: str = ""
-    """Of an agent that is silent: what the processes of its run do; sanitised."""
+    """What the processes of the run of a silent agent do; sanitised."""
     cache: LineCache = field(default_factory=LineCache)
     """What was rendered for earlier pages."""
     outcome: RunOutcome | None = None

@@ -99,7 +99,7 @@ GOAL_LINES = 4
 
 
 def memory_page(view: PageContext) -> list[PageLine]:
-    """Of a planner, how the run ended; context, observations, facts."""
+    """How the run ended, for a planner; context, observations, facts."""
     lines = outcome_lines(view)
     lines += _context(view)
     lines += _now(view)

@@ -114,7 +114,7 @@ class _Heights:
     def __init__(self, heights: Sequence[int]) -> None:
         self._groups = [list(heights[at : at + _GROUP]) for at in range(0, len(heights), _GROUP)]
         self._ends: list[list[int] | None] = [None] * len(self._groups)
-        """Of the units of each group, within it; None: to be added up."""
+        """Where the units of each group end within it; None: to be added up."""
         self._totals = [sum(group) for group in self._groups]
         self._tops = [0, *accumulate(self._totals)]
         """Where each group begins; then the end of all."""

@@ -77,7 +77,7 @@ class _Level:
 @dataclass(slots=True)
 class _List:
     number: int | None
-    """Of the next item; None in a list of bullets."""
+    """The number of the next item; None in a list of bullets."""
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ class ArtifactsScreen(ReadingScreen):
         self._session_id, self._first = session_id, digest
         self._shown: ArtifactFacts | None = None
         self._data: bytes | None = None
-        """Of the artifact shown; None until it was read."""
+        """The data of the artifact shown; None until it was read."""
         self._as_text = False
         self._toggled: frozenset[str] = frozenset()
         self._cache = LineCache()

@@ -141,7 +141,7 @@ _LEGENDS = ("States", "Glyphs")
 NOTICE_SECONDS = 6.0
 EXPORT_NOTICE_SECONDS = 30.0
 _USUAL_FORM = "html"
-"""Of an export."""
+"""The form of an export."""
 
 
 class WatchScreen(Screen[None]):

@@ -65,7 +65,7 @@ _PATTERNS = (
     re.compile(r"\b[A-Za-z_][\w .-]{0,30}?\s?=\s?\d[\d_.,]{0,15}\b"),
 )
 SCANNED_CHARS = 2_000
-"""Of each line: what a person could read of it."""
+"""As much of each line is scanned: what a person could read of it."""
 
 
 def identifiers_in(lines: Iterable[str]) -> list[str]:

@@ -41,7 +41,7 @@ from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 KEPT_BYTES = 8 << 20
-"""Of what a compaction drops, the newest so many bytes of the log are read."""
+"""The newest bytes of the log that are read to show what a compaction drops."""
 LONGEST_DIFF = 100_000
 """Characters of an edit; the texts of a longer one are shown one after the other."""
 MOST_OPTIONS = 9

@@ -232,7 +232,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         """What was read last; another one while the view is frozen."""
         self.frozen_at: float | None = None
         self._newest_roster = self.roster
-        """Of what was read last: another one while the view is frozen."""
+        """The roster of what was read last: another one while the view is frozen."""
         self._resumes: str | None = None
         """The session to resume as soon as it is shown."""
         self._was_covered = False

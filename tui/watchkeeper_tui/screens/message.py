@@ -72,7 +72,7 @@ class Around:
     place: Place
     agent: str
     name: str
-    """Of the session."""
+    """The name of the session."""
     last_seq: int
     messages: tuple[StoredMessage, ...]
     hits: tuple[Place, ...]

@@ -303,7 +303,7 @@ class ReplayScreen(SessionScreen):
         self.seq = 0
         """The last event of what is shown."""
         self.shown_position = 0
-        """Of the snapshot; the playback may be ahead of it for a moment."""
+        """The position of the snapshot; the playback may be ahead of it for a moment."""
         self.frame_seconds = FRAME_SECONDS
         """How often it moves while it plays."""
         self._clock = clock

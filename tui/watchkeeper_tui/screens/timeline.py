@@ -95,7 +95,7 @@ class Axis:
 
     begins: float
     seconds: float
-    """Of one cell."""
+    """The length of one cell."""
     cells: int
 
     @property

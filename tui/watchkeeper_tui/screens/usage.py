@@ -213,7 +213,7 @@ class UsageView(RowView[UsageRow]):
     most_usd = 0.0
     in_dollars = False
     _has_cost: Sequence[bool] = (True,) * 6
-    """Of each class of costs."""
+    """Whether each class of costs has any."""
 
     def show_dollars(self, in_dollars: bool) -> None:
         """What the columns show: US dollars by class, or tokens."""
@@ -490,7 +490,7 @@ class _Charts(PlotextPlot):
         super().__init__()
         self._paint = paint
         self._drawn: dict[int, tuple[object, RenderResult]] = {}
-        """Of each chart: for which size and theme, and its picture."""
+        """The size and theme that each chart was drawn for, and its picture."""
         self.chart = 0
 
     def draw(self, chart: int) -> RenderResult:

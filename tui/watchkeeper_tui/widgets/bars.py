@@ -1006,7 +1006,7 @@ class Crumb:
     kind: str
     """`list`, `session`, `agent`, `replay`, `timeline`, `message`, `compaction` or `observation`."""
     id: str
-    """Of a session or an agent: one that the path has already is not named again."""
+    """The id of a session or an agent: one that the path has already is not named again."""
     text: str
     depth: int = 0
     """Where its screen is among those that are open."""
@@ -1047,7 +1047,7 @@ class PathLine(_PartsLine[Crumb]):
 
     DEFAULT_CSS = "PathLine { height: 1; background: $panel; }"
     MOST_CELLS, LEAST_CELLS = 40, 18
-    """Of one place, on a screen that is not wide; of the first one, where there is little room."""
+    """The width of one place, on a screen that is not wide; of the first one, where there is little room."""
 
     class Chosen(Message):
         """A place was clicked."""
@@ -1109,7 +1109,7 @@ class ChipLine(_PartsLine[Chip]):
     ChipLine.-shown { display: block; }
     """
     MOST_CELLS = 32
-    """Of one filter."""
+    """The width of one filter."""
 
     class Dropped(Message):
         """A filter was clicked, to take it off."""

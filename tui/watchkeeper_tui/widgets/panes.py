@@ -313,7 +313,8 @@ class PlanView(RowView[PlanRow]):
 
 
 NAME_CELLS, WIDE_NAME_CELLS, WIDE_FROM = 12, 20, 70
-"""Of an agent's name, also in a pane of so many columns; where all are shorter, what happened has the rest."""
+"""The width of an agent's name, and in a pane of so many columns; where all are shorter, what happened has the
+rest."""
 
 
 class EventFilter:

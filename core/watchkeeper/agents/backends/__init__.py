@@ -166,7 +166,7 @@ class Ask:
 
     id: str
     call_id: str
-    """Of the tool call that it asks for."""
+    """The tool call that it asks for."""
     name: str
     arguments: dict[str, Any]
     note: str = ""
@@ -194,7 +194,7 @@ class Ended:
     status: Literal["completed", "interrupted", "failed"]
     reason: str = ""
     kind: Literal["", "limit", "rate_limit", "login", "context", "died", "permissions"] = ""
-    """Of a failure: a usage limit, too many requests (which passes by itself), no valid login, a context that is too
+    """What failed: a usage limit, too many requests (which passes by itself), no valid login, a context that is too
     long, a process behind the program that has ended, so that the program must be started again, or permissions that
     the program changed, so that it must be stopped."""
     until: float | None = None
@@ -267,7 +267,7 @@ class BackendSpec:
     model: str | None = None
     """In the program's own words; None: its default."""
     session: str | None = None
-    """Of a session to resume; None: a new one."""
+    """The id of a session to resume; None: a new one."""
     memory: MemoryServer | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the user's configuration adds for this program."""
@@ -287,7 +287,7 @@ class AgentBackend(Protocol):
 
     features: Features
     version: str
-    """Of the program, as it says when a session is opened."""
+    """The version that the program reports when a session is opened."""
 
     def prepare(self, command: Sequence[str], spec: BackendSpec) -> tuple[Sequence[str], Mapping[str, str]]:
         """The command and the environment that the program is started with."""

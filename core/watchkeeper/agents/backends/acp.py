@@ -117,7 +117,7 @@ class Acp(RpcBackend):
         self._strayed = ""
         """Why it gets no prompt any more."""
         self._summaries: dict[str, str] = {}
-        """Of each compaction in progress, what it told of its summary so far; by its id."""
+        """The part of its summary that each compaction in progress has sent so far, by its id."""
         self._compacted: set[str] = set()
         """Compactions that have ended."""
 

@@ -85,11 +85,11 @@ MOST_ITEMS = 200
 """Items of a to-do list, and kinds of unknown messages, that are kept."""
 ITEM_CHARACTERS = 500
 COMMAND_CHARACTERS = 200
-"""Of a command in the background, where it is named."""
+"""A longer command in the background is cut where it is named."""
 NOTE_CHARACTERS = 2_000
-"""Of a reason that a program gives."""
+"""A longer reason that a program gives is cut."""
 OUTPUT_CHARACTERS = 30_000
-"""Of the output of one tool call, the rest is in the program's own record."""
+"""Longer output of one tool call is cut; the rest is in the program's own record."""
 
 CUT_TURN = (
     "[Watchkeeper] You were interrupted: the program or its machine stopped while you worked on the last message. The work"
@@ -927,7 +927,7 @@ class ProgramLoop:
             return ""
         if call.changed or call.name == "file_change":
             return self._limit_of("write")
-        # Of a role without bash, Codex reads with harmless commands.
+        # Codex also reads with harmless commands for a role without bash.
         reason = self._limit_of("bash") if call.name == "bash" else ""
         return reason if reason == BY_CONFIGURATION else ""
 

@@ -47,7 +47,7 @@ SETTLE_SECONDS = 2.0
 """How long the program's record may lag behind its last word."""
 SETTLE_STEP_SECONDS = 0.1
 DIGEST_TOKENS = 8_000
-"""Of what an agent did before, for a session that starts without its memory."""
+"""A session that starts without its memory gets a digest of this size of what its agent did before."""
 CUT_RESULT = re.compile(
     r"\baborted( by user)?( after [\d.]+ ?s)?[\s.\]]*$|\[Tool execution was interrupted\]|\[Request interrupted by user|Tool execution aborted"
     r"|^Command running in background with ID: |(?m:^Process running with session ID \d+$)"

@@ -460,7 +460,7 @@ def goal_message(goal: str, workspace: str, permissions: str = "") -> str:
 
 
 SHOWN_PATTERNS = 8
-"""Of the patterns of commands that are allowed, a first message shows the newest."""
+"""A first message shows the newest patterns of allowed commands."""
 
 
 def permission_note(tools: Mapping[str, Permission], patterns: Sequence[str]) -> str:

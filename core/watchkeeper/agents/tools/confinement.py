@@ -118,13 +118,13 @@ NEWNS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x0002_0000, 0x0800_0000, 0x1000_0000, 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_SLAVE = 1, 2, 4, 8, 4_096, 16_384, 1 << 19
 _DETACH = 2
 _MADE = 0x80 | 0x100
-"""Of `inotify`: an entry was moved in, or made."""
+"""Events of `inotify`: an entry was moved in, or made."""
 _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 _AT_FDCWD = -100
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP = 1, 24
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41}
 _KEPT_RIGHTS = (0, 1, 3)
-"""Of root: CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER, so that it still works with files of other users."""
+"""Root keeps CAP_CHOWN, CAP_DAC_OVERRIDE and CAP_FOWNER, so that it still works with files of other users."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 KERNEL_SETTINGS = (
     "sys",

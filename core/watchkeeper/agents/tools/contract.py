@@ -84,7 +84,7 @@ class PersonQuestion:
     note: str
     """In a line, why it is asked."""
     digest: str
-    """Of what is asked about: an answer holds for that alone."""
+    """The digest of what is asked about: an answer holds for that alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class TodoScanner:
     def __init__(self, offset: int = 0, line: int = 1, *, listed: bool = False) -> None:
         self._buffer = b""
         self._offset = offset
-        """Of the buffer's first byte."""
+        """Where the buffer's first byte is in the file."""
         self._seen = 0
         """Bytes of the buffer that were scanned before: the last one, which decides where a word begins."""
         self._line = line
@@ -559,7 +559,7 @@ class Walk:
     recursive: bool = False
     """With everything below sub-folders; else the direct children alone."""
     only: str | None = None
-    """Of the direct children, the sub-folders alone (`folders`), or all but them (`files`). What is skipped
+    """The direct children that are sub-folders (`folders`), or those that are not (`files`). What is skipped
     counts as no folder."""
     start: _Place = _Place()
     until: Names | None = None
@@ -690,7 +690,7 @@ MAX_ENTRIES = 200
 DEFAULT_BYTES = 6_000
 LEAST_BYTES, MOST_BYTES = 1_000, 60_000
 MAX_TODOS = 40
-"""Of one entry; the others follow on the next pages, in parts."""
+"""A page shows at most so many of one entry; the others follow on the next pages, in parts."""
 READ_BYTES = 1 << 30
 """A page ends after the file that brings what was read for it to this, so that no page takes minutes."""
 _ENVELOPE_BYTES = 260

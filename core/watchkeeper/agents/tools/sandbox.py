@@ -75,7 +75,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 _SOCKET_FOLDERS = ("tmux-*", ".X11-unix", ".ICE-unix", "ssh-*", "dbus-*", "gpg-*", "screens")
 """In a temporary folder: where sockets of services may appear later."""
 _MOST_ENTRIES = 400
-"""Of a folder with more entries, only those that the shell needs are shown: each is a mount."""
+"""A folder with more entries shows only those that the shell needs: each is a mount."""
 _SOCKETS = "/proc/net/unix"
 _CHECK_SECONDS = 20.0
 _WATCH_MILLISECONDS = 5_000

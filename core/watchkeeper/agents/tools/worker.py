@@ -102,7 +102,7 @@ class _ShellState:
     variables: dict[str, str] = field(repr=False)
     """The exported ones."""
     names: frozenset[str]
-    """Of all variables."""
+    """The names of all variables."""
     functions: frozenset[str]
     aliases: frozenset[str]
     settings: str
@@ -156,7 +156,7 @@ class _Bash:
 
     @property
     def pid(self) -> int:
-        """Of the shell; its parent may be a process that confines it."""
+        """The process id of the shell; its parent may be a process that confines it."""
         return shell_of(os.getpid()) or self._process.pid
 
     @property

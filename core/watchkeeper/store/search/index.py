@@ -195,7 +195,7 @@ class Walk:
         )
 
     def newest_places(self, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
-        """Of each session the newest indexed message that holds all of the words; sessions that are `known` may
+        """The newest indexed message of each session that holds all of the words; sessions that are `known` may
         be left out. A session may come again, with an older one."""
         if self._on_postgres:
             return postgres_index.newest_places(self._connection, words)

@@ -26,7 +26,7 @@ NEWEST_MESSAGES = 20_000
 """So many messages of a session are searched by vectors, and so many that the index does not hold by words."""
 
 MOST_HOLDERS = 3_000
-"""Of a word that more messages hold, the newest are looked at: it tells little of any of them."""
+"""A search looks at the newest messages alone for a word that more messages hold, which says little of any."""
 
 
 def _newest(agent_id: str | None) -> str:

@@ -31,7 +31,7 @@ FIRST_RANGE, LAST_RANGE, MOST_RANGES = 4_096, 65_536, 16
 most messages, and few of them are wanted. A range ends at so many, or at a part of all ids: between two statements a
 search may end."""
 FIRST_PAGE, LAST_PAGE = 100, 10_000
-"""Of a range it asks for so many hits at first, then for four times as many each time."""
+"""A search asks for so many hits of a range at first, then for four times as many each time."""
 WAITING_AT_ONCE = 64
 FACTS_AT_ONCE = 500
 IDLE_SECONDS = 30

@@ -601,16 +601,16 @@ ToolOutcomeFields = _fields(
     "ToolOutcomeFields", "agentId", "totalDurationMs", "totalTokens", "totalToolUseCount", "name", "isAsync", "status",
     "success", "description", "prompt", "task", "agents", "retrieval_status",
 )  # fmt: skip
-"""Of a call's result in the program's own form: what it says of agents and tasks."""
+"""What a call's result, in the program's own form, says of agents and tasks."""
 
 Reply = _fields("Reply", "id", "model", "stop_reason", usage=Usage | None)
-"""Of a sub-agent's reply inside a `progress` record: what it used."""
+"""A sub-agent's reply inside a `progress` record: what it used."""
 
 Said = _fields("Said", "type", "requestId", "timestamp", message=Reply | str | None)
 """A message to or from a sub-agent, inside a `progress` record."""
 
 News = _fields("News", "type", "agentId", "prompt", message=Said | str | None)
-"""Of a `progress` record."""
+"""The content of a `progress` record."""
 
 Attachment = _fields("Attachment", "type", "prompt")
 """What goes with a prompt."""

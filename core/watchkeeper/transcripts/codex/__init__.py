@@ -86,7 +86,7 @@ class Usage(NamedTuple):
     output: int
     """Reasoning included."""
     key: str
-    """Of the sum after it, or of the response; empty where neither was reported."""
+    """The key of the sum after it, or of the response; empty where neither was reported."""
     exact: bool
 
     @property

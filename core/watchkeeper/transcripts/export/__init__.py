@@ -343,7 +343,7 @@ class Kept:
 
     kind: str
     text: str
-    """Of several lines."""
+    """May have several lines."""
     tokens: int
     covers: tuple[int, int]
     citations: tuple[int, ...]
@@ -455,7 +455,7 @@ class Piece:
     kind: str
     """`text`, `thinking`, `call`, `result`, or `other`."""
     text: str
-    """Of several lines."""
+    """May have several lines."""
     left_out: int = 0
     """How many more characters the text has."""
     name: str = ""
