@@ -540,7 +540,7 @@ class Program(ABC):
 
 
 # Tokens of imported text, estimated without a tokenizer, opaque data by its size. The ratios are those of
-# `tests/benchmarks/token_counts.py`.
+# `benchmarks/token_counts.py`.
 
 BYTES_PER_TOKEN = 4
 """Bytes of prose for each token."""

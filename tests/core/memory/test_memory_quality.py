@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import memory_quality as benchmark
+from benchmarks import memory_quality as benchmark
 
 
 def record(number: int, role: str, content: Any, **other: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.benchmarks import recall as benchmark
+from benchmarks import recall as benchmark
 
 HARD: dict[str, Any] = {
     "documents": [

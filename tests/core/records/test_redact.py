@@ -14,9 +14,9 @@ from urllib.parse import quote
 from uuid import UUID
 
 import pytest
+from benchmarks.redaction import Recall, by_run, corpus, forms, log_lines
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.benchmarks.redaction import Recall, by_run, corpus, forms, log_lines
 from tests.support.proportion import in_proportion
 
 from watchkeeper.records.redact import Redactor, known_secrets
@@ -347,7 +347,7 @@ def test_a_line_that_is_nested_too_deeply_loses_its_secrets_all_the_same() -> No
 
 
 def test_of_the_planted_secrets_95_percent_are_taken_out_by_occurrence_and_by_kind() -> None:
-    """The whole corpus and an import are `python tests/benchmarks/redaction.py`."""
+    """The whole corpus and an import are `python benchmarks/redaction.py`."""
     planted, environ = corpus(seed=5, each=6)
     redactor = Redactor(environ)
     lines = zip(*[iter(log_lines(planted))] * 2, strict=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.benchmarks.import_speed import make_logs
+from benchmarks.import_speed import make_logs
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
 from watchkeeper.cli.app import run

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.redaction import corpus
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.benchmarks.redaction import corpus
 from tests.core.transcripts.conftest import Log, call
 
 from watchkeeper.records.redact import Redactor

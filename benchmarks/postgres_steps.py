@@ -1,6 +1,6 @@
 """Steps a second, and milliseconds of a step, on SQLite and on PostgreSQL, in one run.
 
-`python -m tests.benchmarks.postgres_steps postgresql://USER@HOST/EMPTY_DATABASE`. A step is what an agent's loop
+`python -m benchmarks.postgres_steps postgresql://USER@HOST/EMPTY_DATABASE`. A step is what an agent's loop
 commits: the reply with its model call and the intent of a tool call, then the results with the step's end. The
 last figures go through a proxy, a process of its own, that makes each round trip 1.4 ms longer.
 """

@@ -1,8 +1,8 @@
 """How long an agent's turn waits on its memory while a summariser takes ten seconds, beside a twin that waits
 for it.
 
-    python tests/benchmarks/turn_stall.py [--windows 16000,64000,200000] [--per-second 8] [--summarizer-seconds 10]
-    python tests/benchmarks/turn_stall.py --windows 200000 --per-second 500 --summarizer-seconds 0.16 --profile
+    python benchmarks/turn_stall.py [--windows 16000,64000,200000] [--per-second 8] [--summarizer-seconds 10]
+    python benchmarks/turn_stall.py --windows 200000 --per-second 500 --summarizer-seconds 0.16 --profile
 
 A turn's stall is the time of `add_message` and `get_context`, by `time.perf_counter`; beside it the loop
 thread's own CPU time in it, which a busy machine does not lengthen. Messages are those of a coding agent

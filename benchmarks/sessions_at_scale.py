@@ -1,7 +1,7 @@
 """Ten thousand sessions in one file: the list, searches, names, the dashboard's list, a fork, a prune beside
 a host, a backup.
 
-    python tests/benchmarks/sessions_at_scale.py [--sessions 10000] [--large 50000] [--keep FILE]
+    python benchmarks/sessions_at_scale.py [--sessions 10000] [--large 50000] [--keep FILE]
 
 The file is made here: every session has four agents of five messages, tasks, events and a fact; one has
 `--large` messages. While it is pruned, backed up and forked, another process commits a hundred times a

@@ -1,7 +1,7 @@
 """How soon a command is applied while busy hosts share one file, and how soon a viewer in another process
 sees a commit.
 
-    python -m tests.benchmarks.commands_latency [--hosts 4] [--agents 4] [--think 0] [--commands 100]
+    python -m benchmarks.commands_latency [--hosts 4] [--agents 4] [--think 0] [--commands 100]
 
 Each host drives that many agents, whose model replies after `--think` seconds; with 0 they step as fast as
 they can, and wait for the processors and the disk alone. Each command steers one of their planners. Prints
@@ -203,7 +203,7 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         for n in range(options.hosts)
     ]
     command = [
-        sys.executable, "-m", "tests.benchmarks.commands_latency", "--agents", options.agents, "--think",
+        sys.executable, "-m", "benchmarks.commands_latency", "--agents", options.agents, "--think",
         options.think,
     ]  # fmt: skip
     hosts = [subprocess.Popen([*map(str, command), "--drive", str(path), session]) for session in sessions]

@@ -1,6 +1,6 @@
 """Scrubbing through a long session: how long the recording takes to open, and a jump to anywhere in it.
 
-    python tests/benchmarks/replay.py [--events 100000] [--agents 40] [--jumps 400] [--keep FILE]
+    python benchmarks/replay.py [--events 100000] [--agents 40] [--jumps 400] [--keep FILE]
 
 A jump is all that the screen needs: the state of every task, agent and pass, the events before it, and one
 agent's messages, calls and facts, folded for the screen. The replay's own thread does it; jumps are to random
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.tui.fake_store import FakeSession, insert
 

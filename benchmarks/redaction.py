@@ -1,6 +1,6 @@
 """How many planted secrets are taken out, how often something else is, and how fast.
 
-    python tests/benchmarks/redaction.py [--each 40] [--seed 1] [--verbose] [--examples EXAMPLES] [FILE…]
+    python benchmarks/redaction.py [--each 40] [--seed 1] [--verbose] [--examples EXAMPLES] [FILE…]
 
 Plants secrets of every kind below with random values, each in the texts in which it comes: a `.env` file,
 YAML, JSON, JSON in JSON, source code, a command, a URL, prose. The kinds and their forms are those that

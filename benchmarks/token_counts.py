@@ -1,6 +1,6 @@
 """Counted tokens against what the provider reported, on recorded sessions of Claude Code.
 
-    python tests/benchmarks/token_counts.py FILE_OR_FOLDER...
+    python benchmarks/token_counts.py FILE_OR_FOLDER...
 
 Between two calls of one thread, the prompt grows by the reply and by what answered it. The benchmark compares that growth
 in the reported prompt tokens (uncached, cache writes and cache reads) with `count_message` of the same messages. System

@@ -1,6 +1,6 @@
 """How fast logs of Claude Code are imported: parsed, folded and stored, on one core.
 
-    python tests/benchmarks/import_speed.py --megabytes 200 --core 0 [--recorded FOLDER] [--times 5]
+    python benchmarks/import_speed.py --megabytes 200 --core 0 [--recorded FOLDER] [--times 5]
 
 Writes synthetic logs of that size (replies in blocks, tool calls with results that stand twice as in real
 logs, plans, compactions, sub-agents in files of their own), or copies of recorded sessions with ids of their

@@ -1,6 +1,6 @@
 """Calls of the MCP server at 1,000 sessions and 1,000,000 messages: by clock and by processor time.
 
-    python tests/benchmarks/mcp_calls.py [--sessions 1000] [--messages 1000000] [--calls 30] [--keep FILE]
+    python benchmarks/mcp_calls.py [--sessions 1000] [--messages 1000000] [--calls 30] [--keep FILE]
 
 The file is made here. Sizes of sessions differ: a tenth of them holds half of the messages, and one 50,000; the
 thousand fill a year. Each has agents, compactions, facts, tasks, model calls and tool calls. Every call goes from the
@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.search import vocabulary
 from mcp import Client, StdioServerParameters, stdio_client
-from tests.benchmarks.search import vocabulary
 
 import watchkeeper
 from watchkeeper.interop.mcp import READING

@@ -1,6 +1,6 @@
 """Searching a million messages: how fast, how large the index is, and how fast it is made.
 
-    python tests/benchmarks/search.py [--messages 1000000] [--queries 50] [--keep FILE] [--db postgresql://…]
+    python benchmarks/search.py [--messages 1000000] [--queries 50] [--keep FILE] [--db postgresql://…]
 
 With `--db`, in an empty database on PostgreSQL.
 

@@ -1,6 +1,6 @@
 """What compaction does to the prompt cache of recorded sessions, and what it costs, at one window.
 
-    python tests/benchmarks/cache_cost.py --window 64000 FILE…
+    python benchmarks/cache_cost.py --window 64000 FILE…
 
 Each agent's messages are added to a context as they came, with the engine and the rule of `can_pay`; a digest of a
 fifth of what a pass reads stands in for the text of a model. Printed for each agent whose history is larger than the window:
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.benchmarks.memory_quality import Thread, threads_of
+from benchmarks.memory_quality import Thread, threads_of
 
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState

@@ -1,7 +1,7 @@
 """What adding a message costs at 10^3, 10^4, 10^5 and 10^6 messages, ours and (where installed) other
 managers', in one run.
 
-    python tests/benchmarks/memory_cost.py [--most 1000000] [--window 16000] [--peers-most 1000]
+    python benchmarks/memory_cost.py [--most 1000000] [--window 16000] [--peers-most 1000]
     [--peers-only]
 
 Each figure is the mean of the 2,000 messages that follow at that length of history, in microseconds of the

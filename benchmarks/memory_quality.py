@@ -1,6 +1,6 @@
 """What a digest keeps of recorded sessions: logs of Claude Code, Codex and OpenCode, in one run.
 
-    python tests/benchmarks/memory_quality.py FILE... [--window 64000] [--json] [--list]
+    python benchmarks/memory_quality.py FILE... [--window 64000] [--json] [--list]
 
 The logs are read by `wk import`'s importer into a database that is removed afterwards; digests are made as a
 context without a summariser makes them. No model is asked and nothing is drawn by lot. Scores:

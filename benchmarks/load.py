@@ -1,8 +1,8 @@
 """Many agents in one host, and one very long session: does anything grow that should not?
 
-    python -m tests.benchmarks.load [--agents 1000] [--turns 100]    every agent a task, all at once, a viewer attached
-    python -m tests.benchmarks.load --messages 1000000    opened by `wk show`, by a viewer, and resumed
-    python -m tests.benchmarks.load --db scratch --workers 3 [--agents 100 --agents 1000] [--turns 20] [--sessions 6]
+    python -m benchmarks.load [--agents 1000] [--turns 100]    every agent a task, all at once, a viewer attached
+    python -m benchmarks.load --messages 1000000    opened by `wk show`, by a viewer, and resumed
+    python -m benchmarks.load --db scratch --workers 3 [--agents 100 --agents 1000] [--turns 20] [--sessions 6]
         agents of several sessions, whose hosts `wk worker` processes start, on PostgreSQL: a server that is started for
         it, or the one of an address
 
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.terminals import Screen
+from benchmarks.terminals import Screen
 from tests.faults.command_line_trials import processes_below
 from tests.support.places import workspace_in
 from tests.support.postgres import FolderDatabases, server_for_trials
@@ -96,7 +96,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 def crowd(*_, **__):
-    from tests.benchmarks.load import Crowd
+    from benchmarks.load import Crowd
 
     return Crowd(*map(int, os.environ["WATCHKEEPER_TEST_CROWD"].split()))
 

@@ -1,6 +1,6 @@
 """Evidence recall of `memory.recall.recall` on a store, beside plain FTS5 BM25 on the same messages.
 
-    python tests/benchmarks/recall.py [FILE...] [--seed 15] [--queries 60] [--limit 10]
+    python benchmarks/recall.py [FILE...] [--seed 15] [--queries 60] [--limit 10]
         [--half all|first|second] [--vectors off|both] [--scale MESSAGES] [--json]
 
 FILE is a recorded session (any file or folder that `wk import` reads), or a set of one's own:
@@ -472,7 +472,7 @@ def _is_set(path: Path) -> bool:
 
 def measure_scale(count: int, seed: int) -> list[str]:
     """Milliseconds a query in one session of `count` messages, all indexed, and with the newest 2,000 not."""
-    from tests.benchmarks.search import messages
+    from benchmarks.search import messages
 
     rng = random.Random(seed)
     source = messages(rng)

@@ -1,6 +1,6 @@
 """The real dashboard in a pseudo-terminal beside a bare Textual application with as many rows, in one run.
 
-    python tests/benchmarks/dashboard.py [--agents 1000] [--rate 5000] [--samples 40] [--large FILE]
+    python benchmarks/dashboard.py [--agents 1000] [--rate 5000] [--samples 40] [--large FILE]
 
 - `key→paint`: from writing a key to the arrival of what it changes: `j` moves the selection, `f` freezes the
   view and changes words in every pane's frame. Idle, and while another process writes `--rate` events a
@@ -29,10 +29,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks.terminals import BARE, Screen, figures  # noqa: E402
+from benchmarks.terminals import BARE, Screen, figures  # noqa: E402
 from tests.support.proxy import far_away  # noqa: E402
 from tests.tui.fake_store import FakeSession, create, large_session  # noqa: E402
 
