@@ -368,7 +368,7 @@ def searches_of(
     path: Path, session_id: str, collection: Collection, ids: dict[str, str], *, vectors: bool
 ) -> dict[str, Search]:
     """The searches to compare on one session. `ids`: of documents, by pointer."""
-    reads = passages.Reads(path)
+    reads = passages.SearchConnection(path)
 
     def ours(query: str, limit: int) -> list[str]:
         return [ids[one.sources[0]] for one in recall(reads, session_id, query, limit=limit)]
@@ -488,7 +488,7 @@ def measure_scale(count: int, seed: int) -> list[str]:
             f"{words} words": [" ".join(rng.sample(_of(said, rng, words), words)) for _ in range(30)]
             for words in (1, 3, 8)
         } | {"a path": [f"src/{'/'.join(_of(said, rng, 2)[:2])}.py" for _ in range(30)]}
-        reads = passages.Reads(path)
+        reads = passages.SearchConnection(path)
         for name, queries in asked.items():
             lines.append(f"{count:,} messages, {name}: {_times(reads, queries)}")
         with closing(database.open_writable(path)) as connection:

@@ -34,7 +34,7 @@ from watchkeeper.records.text import cost_text, cut, one_line
 from watchkeeper.store import agents, artifacts, budgets, facts, plans, sessions
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.driver import encode
+from watchkeeper.store.driver import Reads, encode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.snapshot import composition_of
 from watchkeeper.store.transaction import Transaction
@@ -235,7 +235,7 @@ class AgentMemory:
     @classmethod
     def load(
         cls,
-        reads: Any,
+        reads: Reads,
         agent_id: str,
         limits: ContextLimits,
         counter: TokenCounter,
@@ -267,7 +267,7 @@ class AgentMemory:
         return cls(state, agent_id)
 
     @classmethod
-    def stored(cls, reads: Any, agent_id: str, counter: TokenCounter) -> AgentMemory:
+    def stored(cls, reads: Reads, agent_id: str, counter: TokenCounter) -> AgentMemory:
         """The memory as a reader of the store knows it, to look at: its limits as the host wrote them last."""
         row = reads.one(
             "SELECT context_limit, context_tokens, composition FROM agents WHERE id = ?", (agent_id,)
@@ -277,7 +277,9 @@ class AgentMemory:
         share = min(1.0, parts["threshold"] / limit) if parts.get("threshold") and limit else 0.75
         return cls.load(reads, agent_id, ContextLimits(max(1, limit), 0, share), counter)
 
-    def move(self, reads: Any, move: Literal["undo", "redo"], *, at: float, to: int | None = None) -> Change:
+    def move(
+        self, reads: Reads, move: Literal["undo", "redo"], *, at: float, to: int | None = None
+    ) -> Change:
         """Undo or redo (see `ContextState.undo`), with the messages that this takes.
 
         Raises:
@@ -297,13 +299,13 @@ class AgentMemory:
                     raise ValueError(f"{error} Version {view.version} fits: undo to that one.") from None
             raise
 
-    def _reach(self, reads: Any, move: Literal["undo", "redo"], to: int | None) -> None:
+    def _reach(self, reads: Reads, move: Literal["undo", "redo"], to: int | None) -> None:
         """Read the messages that the view which `move` leads to shows, and this one does not."""
         missing = self.state.missing_for(move, to)
         if missing is not None:
             self.state.load_earlier(message_rows.load_messages(reads, self.agent_id, *missing))
 
-    def edit(self, reads: Any, *, at: float, **how: Any) -> Recorded:
+    def edit(self, reads: Reads, *, at: float, **how: Any) -> Recorded:
         """Change by hand what is shown (see `ContextState.edit`), with the messages that this takes.
 
         Raises:
@@ -314,7 +316,7 @@ class AgentMemory:
         return replace(self.record(change), pins_before=before)
 
     def preview(
-        self, reads: Any, *, model: str | None, compact: bool = False, up_to: int | None = None, **how: Any
+        self, reads: Reads, *, model: str | None, compact: bool = False, up_to: int | None = None, **how: Any
     ) -> Preview:
         """What `edit` would lead to, or a compaction (`compact`) up to a message.
 
@@ -342,7 +344,7 @@ class AgentMemory:
             " with its heading takes about as many"
         )
 
-    def _to_pin(self, reads: Any, seqs: Collection[int]) -> list[Message]:
+    def _to_pin(self, reads: Reads, seqs: Collection[int]) -> list[Message]:
         """The messages that are to be pinned and are not loaded, and those around them, which may be their pairs."""
         loaded = self.state.messages[0].seq if self.state.messages else self.state.last_seq + 1
         around = {
@@ -405,7 +407,7 @@ RESULT_CHARACTERS = 2_000
 """Longest part of a task's result that the planner receives as text; the whole is an artifact."""
 
 
-def inputs_of(reads: Any, task: Task) -> list[Input]:
+def inputs_of(reads: Reads, task: Task) -> list[Input]:
     """The outputs of the tasks that a task depends on, by task and name."""
     found: list[Input] = []
     for need in task.depends_on:
@@ -424,7 +426,7 @@ def inputs_of(reads: Any, task: Task) -> list[Input]:
     return found
 
 
-def missing_outputs(reads: Any, agent: Agent, folder: Path) -> list[str]:
+def missing_outputs(reads: Reads, agent: Agent, folder: Path) -> list[str]:
     """The expected outputs of the agent's task that are not there: artifacts that it did not save, files that its folder
     does not hold."""
     task = plans.load_task(reads, agent.task_id) if agent.task_id is not None else None

@@ -12,7 +12,7 @@ from watchkeeper.records.messages import Block
 from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.store import agents
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.driver import decode
+from watchkeeper.store.driver import Reads, decode
 from watchkeeper.store.transaction import Transaction
 
 OUTCOME_UNKNOWN = (
@@ -40,7 +40,7 @@ class Call:
     """The model's input, where a person edited it; else None."""
 
 
-def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
+def load_calls(reads: Reads, agent_id: str, turn: int, content: Any) -> list[Call]:
     """The calls of a turn, joined with the inputs that stand in the model's reply."""
     uses: list[Block] = (
         [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
@@ -104,7 +104,7 @@ IDENTICAL_RUNS = 3
 _RECENT_CALLS = 200
 
 
-def identical_runs(reads: Any, agent_id: str, call: Call, changes: Callable[[str], bool]) -> int:
+def identical_runs(reads: Reads, agent_id: str, call: Call, changes: Callable[[str], bool]) -> int:
     """How often the agent ran this very call (same tool, same input) since it last did something else of
     effect.
 

@@ -42,6 +42,7 @@ from watchkeeper.store.budgets import (
     ReservedCall,
     amount_text,
 )
+from watchkeeper.store.driver import Reads
 from watchkeeper.store.transaction import SessionStore, Transaction
 
 # --- A person -------------------------------------------------------------------------------------------
@@ -712,7 +713,7 @@ class Budgets:
             turns=1 if call.purpose in _IN_LINE else 0,
         )
 
-    def _used(self, reads: Any, budget: Budget, hosted_seconds: float) -> float | None:
+    def _used(self, reads: Reads, budget: Budget, hosted_seconds: float) -> float | None:
         session_id = self._store.session_id
         if budget.task_id is None and budget.kind == "seconds":
             return hosted_seconds

@@ -21,8 +21,9 @@ from watchkeeper.memory.recall import recall as recall_from
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.store import artifacts, facts, sessions
 from watchkeeper.store import messages as message_rows
+from watchkeeper.store.driver import Reads
 from watchkeeper.store.search import passages
-from watchkeeper.store.search.passages import Reads
+from watchkeeper.store.search.passages import SearchConnection
 from watchkeeper.store.transaction import SessionStore, Transaction
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class RecallTool:
         scope, limit = arguments.get("scope") or Scope.WORKSPACE, arguments.get("limit") or 8
 
         def search() -> list[Recalled]:
-            with closing(Reads(self._store.path)) as reads:
+            with closing(SearchConnection(self._store.path)) as reads:
                 question = self._question(reads, query, kept)
                 found = recall_from(
                     reads, context.session_id, query, scope, limit, reader=context.agent_id, question=question
@@ -95,7 +96,7 @@ class RecallTool:
         return ToolResult(recalled_text(await asyncio.to_thread(search)))
 
     def _question(
-        self, reads: Reads, query: str, kept: Callable[[Callable[[Transaction], None]], None]
+        self, reads: SearchConnection, query: str, kept: Callable[[Callable[[Transaction], None]], None]
     ) -> Any:
         """The query as a vector, after the vectors that the session lacks are made and kept; None: words
         alone."""
@@ -247,7 +248,7 @@ def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) 
 
 
 def read_pointer(
-    reads: Any,
+    reads: Reads,
     session_id: str,
     pointer: str,
     offset: int = 0,
@@ -317,7 +318,7 @@ def compact(tx: Transaction, arguments: dict[str, Any], context: ToolContext) ->
     )
 
 
-def _messages(reads: Any, session_id: str, pointer: str) -> str:
+def _messages(reads: Reads, session_id: str, pointer: str) -> str:
     match = _POINTER.match(pointer)
     if match is None:
         raise ValueError(

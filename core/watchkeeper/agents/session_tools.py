@@ -34,6 +34,7 @@ from watchkeeper.records.states import AGENT_ENDED, TASK_ENDED, AgentStatus, Tas
 from watchkeeper.records.text import one_line
 from watchkeeper.records.tool_inputs import open_regular, resolve_target
 from watchkeeper.store import agents, artifacts, plans
+from watchkeeper.store.driver import Reads
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
@@ -230,7 +231,7 @@ class PlanTools:
         answer = {"plan": plan_id, "revision": revision, "tasks": by_name}
         return ToolResult(json.dumps(answer), effects={"plan": True})
 
-    def refuse(self, reads: Any, act: str, arguments: dict[str, Any]) -> None:
+    def refuse(self, reads: Reads, act: str, arguments: dict[str, Any]) -> None:
         """Refuse a person's change of the plan (`add`, `revise` or `drop`) from the rows, as the change itself would.
 
         Raises:

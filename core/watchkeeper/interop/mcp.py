@@ -37,7 +37,7 @@ from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place, user_redactor
 from watchkeeper.store.receipts import session_receipts
 from watchkeeper.store.search import messages as message_search
-from watchkeeper.store.search.passages import Reads, shown_verbatim
+from watchkeeper.store.search.passages import SearchConnection, shown_verbatim
 from watchkeeper.store.statistics import GROUPS, usage
 
 MOST_CHARACTERS = 20_000
@@ -103,7 +103,7 @@ class ServedTool:
 class _Call:
     """One call: its arguments, and the database while it runs."""
 
-    def __init__(self, server: SessionServer, reads: Reads, arguments: Arguments) -> None:
+    def __init__(self, server: SessionServer, reads: SearchConnection, arguments: Arguments) -> None:
         self.server, self.reads, self.arguments = server, reads, arguments
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -174,12 +174,12 @@ class SessionServer:
         if invalid := validate_arguments(tool.schema, arguments):
             return f"the input cannot be used: {invalid}", True
         try:
-            with closing(Reads(self.path)) as reads:
+            with closing(SearchConnection(self.path)) as reads:
                 return self._text(tool.run(_Call(self, reads, arguments))), False
         except (WatchkeeperError, ValueError, OverflowError) as error:  # a number that no row can have
             return self._marked(json_text({"error": one_line(str(error), 600)})), True
 
-    def find_session(self, reads: Reads, name: str) -> str:
+    def find_session(self, reads: SearchConnection, name: str) -> str:
         """The id of a session by what a client calls it.
 
         Raises:
@@ -197,7 +197,7 @@ class SessionServer:
         offset = int(cursor[:9]) if cursor and cursor.isdecimal() else 0
         if not database.is_there(self.path):
             return [], None
-        with closing(Reads(self.path)) as reads, _rows_by_name(reads):
+        with closing(SearchConnection(self.path)) as reads, _rows_by_name(reads):
             rows = state.summaries(reads, limit=51, offset=min(offset, MOST_OFFSET))
         listed = [
             (
@@ -220,7 +220,7 @@ class SessionServer:
             raise ValueError(
                 "a resource is watchkeeper://session/ID or watchkeeper://session/ID/artifact/NAME"
             )
-        with closing(Reads(self.path)) as reads:
+        with closing(SearchConnection(self.path)) as reads:
             session_id = self.find_session(reads, words[0])
             if len(words) == 1:
                 return "application/json", self._text(
@@ -297,7 +297,7 @@ def inside_a_run() -> bool:
 
 
 @contextmanager
-def _rows_by_name(reads: Reads) -> Iterator[Reads]:
+def _rows_by_name(reads: SearchConnection) -> Iterator[SearchConnection]:
     """Within, rows can be asked by column name, as `store.state` needs them."""
     reads.connection.row_factory = sqlite3.Row
     try:
@@ -542,7 +542,7 @@ def _search(call: _Call) -> Page:
     return Page(map(shown, some), head, call.offset, len(found) > call.offset + call.limit)
 
 
-def _last_compacted(reads: Reads, session_id: str) -> str:
+def _last_compacted(reads: SearchConnection, session_id: str) -> str:
     row = reads.one(
         "SELECT agent_id FROM compactions WHERE session_id = ? AND status = 'applied' ORDER BY id DESC LIMIT 1",
         (session_id,),

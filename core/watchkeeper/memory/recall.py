@@ -24,7 +24,7 @@ from watchkeeper.records.messages import Content
 from watchkeeper.records.text import unstyled
 from watchkeeper.records.tool_inputs import leaves
 from watchkeeper.store import facts
-from watchkeeper.store.driver import plain
+from watchkeeper.store.driver import Reads, plain
 from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.messages import fold
@@ -138,7 +138,7 @@ def load_embedder() -> Embedder:
 
 
 def make_vectors(
-    reads: Any, session_id: str, embedder: Embedder, *, seconds: Callable[[], float] = time.monotonic
+    reads: Reads, session_id: str, embedder: Embedder, *, seconds: Callable[[], float] = time.monotonic
 ) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
     """Vectors that a session still lacks, a batch at a time, as `(kind, [(id, vector)])`; for a second at
     most."""
@@ -215,7 +215,7 @@ class Recalled:
 
 
 def recall(
-    reads: Any,
+    reads: Reads,
     session_id: str | None,
     query: str,
     scope: Scope | str = Scope.WORKSPACE,
@@ -253,7 +253,7 @@ def recall(
 
 
 def _facts(
-    reads: Any,
+    reads: Reads,
     session_id: str | None,
     query: str,
     scope: Scope,
@@ -291,7 +291,7 @@ def _facts(
 
 
 def _messages(
-    reads: Any,
+    reads: Reads,
     session_id: str,
     query: str,
     limit: int,
@@ -358,7 +358,7 @@ def _shown(text: str, place: int, asked: Query) -> str:
 
 
 def _candidates(
-    reads: Any, holders: passages.Holders, hidden: Hidden, only: str | None
+    reads: Reads, holders: passages.Holders, hidden: Hidden, only: str | None
 ) -> list[tuple[str, int]]:
     """The messages with the rarest pieces, as many as are read whole; of those that hold as much, the shorter
     and the newer."""
@@ -413,7 +413,7 @@ def _weighted(content: Content, skipped: frozenset[str]) -> tuple[str, tuple[tup
     return "\n".join(parts), tuple(weights) if any(weight != 1.0 for _, weight in weights) else ()
 
 
-def _in_sight(reads: Any, reader: str | None) -> Hidden:
+def _in_sight(reads: Reads, reader: str | None) -> Hidden:
     """Whether the reader has a message whole in its context."""
     shown = passages.shown_verbatim(reads, reader) if reader is not None else None
     if shown is None:
@@ -471,7 +471,7 @@ def rule_text(text: str) -> str:
     return " ".join(text.split())
 
 
-def session_rules(reads: Any, session_id: str) -> list[str]:
+def session_rules(reads: Reads, session_id: str) -> list[str]:
     """What a person pinned for all agents of a session, oldest first; at most 6,000 characters."""
     kept: list[str] = []
     room = RULES_CHARACTERS

@@ -47,7 +47,7 @@ from watchkeeper.store import (
     workers,
 )
 from watchkeeper.store.database import refuse_inside
-from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, Queries, Reads, decode, list_of, plain, sqlite3
 from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.outcome import UNKNOWN, files_edited, load_outcome
 from watchkeeper.store.place import Place, user_redactor
@@ -787,7 +787,7 @@ class Continuation:
         )
 
 
-def brief_of(reads: Any, session_id: str) -> Brief | None:
+def brief_of(reads: Reads, session_id: str) -> Brief | None:
     """The brief of the session that this one continues, or None."""
     # Agents may save artifacts under any name, but not of this kind.
     row = reads.one(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from watchkeeper.agents import backends, roles
 from watchkeeper.agents.agent_state import AgentMemory, inputs_of, limits_of
@@ -40,7 +40,7 @@ from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
 from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent, ProgramSession
 from watchkeeper.store.commands import live_grants
-from watchkeeper.store.driver import encode
+from watchkeeper.store.driver import Reads, encode
 from watchkeeper.store.names import attempt_name
 from watchkeeper.store.outcome import inputs_of_calls
 from watchkeeper.store.plans import Task, TaskState
@@ -59,7 +59,7 @@ class Schedule:
     `reads` needs `one` and `all`, as a `SessionStore` has them.
     """
 
-    def __init__(self, reads: Any, session_id: str) -> None:
+    def __init__(self, reads: Reads, session_id: str) -> None:
         self._reads = reads
         self._session_id = session_id
         self._seen = 0
@@ -521,7 +521,7 @@ SHORT_INPUT_BYTES, ALL_SHORT_BYTES = 1_500, 6_000
 """Bytes of an input that is given with the task, and of all of them; others are read by name."""
 
 
-def short_inputs(reads: Any, inputs: Sequence[roles.Input]) -> dict[str, str]:
+def short_inputs(reads: Reads, inputs: Sequence[roles.Input]) -> dict[str, str]:
     """The texts of the inputs that are short, by name."""
     found: dict[str, str] = {}
     left = ALL_SHORT_BYTES
@@ -535,7 +535,7 @@ def short_inputs(reads: Any, inputs: Sequence[roles.Input]) -> dict[str, str]:
     return found
 
 
-def _why_again(reads: Any, task: Task, source: str | None) -> str:
+def _why_again(reads: Reads, task: Task, source: str | None) -> str:
     """What a further attempt is told about why it runs, and one without the memory of the earlier ones what they did to
     the workspace."""
     if task.attempt == 1:
@@ -561,7 +561,7 @@ MOST_FILES_NAMED = 40
 """As many of the files that earlier attempts changed are named to the next one."""
 
 
-def changed_by_task(reads: Any, task_id: str) -> tuple[list[str], bool]:
+def changed_by_task(reads: Reads, task_id: str) -> tuple[list[str], bool]:
     """The files that the agents of a task changed with tools, as they named them, and whether they ran commands."""
     files: dict[str, None] = {}
     ran = False

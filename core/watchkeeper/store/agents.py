@@ -26,7 +26,7 @@ from watchkeeper.records.states import (
     ToolCallStatus,
     check,
 )
-from watchkeeper.store.driver import decode_or, encode
+from watchkeeper.store.driver import Reads, decode_or, encode
 from watchkeeper.store.names import AGENT_NAME
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ _COLUMNS = (
 )
 
 
-def load(reads: Any, agent_id: str) -> Agent | None:
+def load(reads: Reads, agent_id: str) -> Agent | None:
     row = reads.one(f"SELECT {_COLUMNS} FROM agents a WHERE id = ?", (agent_id,))
     return _agent(row) if row is not None else None
 
 
-def load_all(reads: Any, session_id: str) -> list[Agent]:
+def load_all(reads: Reads, session_id: str) -> list[Agent]:
     """A session's agents, oldest first."""
     rows = reads.all(
         f"SELECT {_COLUMNS} FROM agents a WHERE session_id = ? ORDER BY ordinal",
@@ -73,7 +73,7 @@ def load_all(reads: Any, session_id: str) -> list[Agent]:
     return [_agent(row) for row in rows]
 
 
-def open_ids(reads: Any, session_id: str) -> list[str]:
+def open_ids(reads: Reads, session_id: str) -> list[str]:
     """The ids of a session's agents that have not ended, oldest first."""
     rows = reads.all("SELECT id, status FROM agents WHERE session_id = ? ORDER BY ordinal", (session_id,))
     return [row[0] for row in rows if row[1] not in AGENT_ENDED]
@@ -126,7 +126,7 @@ def create(
     )
 
 
-def load_tools(reads: Any, agent_id: str) -> list[ToolSpec] | None:
+def load_tools(reads: Reads, agent_id: str) -> list[ToolSpec] | None:
     """The tools of MCP servers that an agent is offered; None for an agent that is not stored, or is of an earlier
     release."""
     row = reads.one("SELECT tools FROM agents WHERE id = ?", (agent_id,))
@@ -191,7 +191,7 @@ def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status:
     cancel_questions(tx, agent_id, task_id, f"the agent was {status}")
 
 
-def was_denied(reads: Any, agent_id: str, call_id: int) -> bool:
+def was_denied(reads: Reads, agent_id: str, call_id: int) -> bool:
     """Whether a call of the same reply as this one was denied."""
     same = "(SELECT turn FROM tool_calls WHERE id = ?)"
     sql = f"SELECT 1 FROM tool_calls WHERE agent_id = ? AND turn = {same} AND status = 'denied'"
@@ -320,7 +320,7 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
     )
 
 
-def began_a_call(reads: Any, agent_id: str, tool: str) -> bool:
+def began_a_call(reads: Reads, agent_id: str, tool: str) -> bool:
     """Whether a call of this tool has ever begun to run for the agent, under whichever host."""
     row = reads.one(
         "SELECT 1 FROM tool_calls WHERE agent_id = ? AND name = ? AND runs > 0 AND status <> ? LIMIT 1",
@@ -366,7 +366,7 @@ CALIBRATING_CALLS = 50
 """Older calls hardly move a calibration."""
 
 
-def reported_prompts(reads: Any, session_id: str, model: str) -> list[tuple[int, int]]:
+def reported_prompts(reads: Reads, session_id: str, model: str) -> list[tuple[int, int]]:
     """The newest calls of a session's agents with exact usage, oldest first: prompt tokens estimated, and
     reported."""
     rows = reads.all(
@@ -537,7 +537,7 @@ def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
 # --- Finding an agent by what a person calls it -------------------------------------------------------------
 
 
-def find_agent(reads: Any, session_id: str, name: str) -> str:
+def find_agent(reads: Reads, session_id: str, name: str) -> str:
     """The id of an agent, by id, by its task's name (of several attempts the current one), by name or unique prefix.
 
     Raises:
@@ -615,7 +615,7 @@ class ProgramTurn:
 _PROGRAM_COLUMNS = "agent_id, program, version, program_session, model, transcript, folder, sent_seq"
 
 
-def load_program_session(reads: Any, agent_id: str) -> ProgramSession | None:
+def load_program_session(reads: Reads, agent_id: str) -> ProgramSession | None:
     """The program's session of an agent, or None where none was opened yet."""
     row = reads.one(f"SELECT {_PROGRAM_COLUMNS} FROM agent_programs WHERE agent_id = ?", (agent_id,))
     return ProgramSession(*row) if row is not None else None
@@ -645,13 +645,13 @@ def order_program_compaction(tx: Transaction, agent_id: str, instructions: str |
     tx.execute("UPDATE agent_programs SET compaction = ? WHERE agent_id = ?", (instructions, agent_id))
 
 
-def ordered_program_compaction(reads: Any, agent_id: str) -> str | None:
+def ordered_program_compaction(reads: Reads, agent_id: str) -> str | None:
     """The instructions of a compaction that was ordered, maybe empty; None where none was."""
     row = reads.one("SELECT compaction FROM agent_programs WHERE agent_id = ?", (agent_id,))
     return row[0] if row is not None else None
 
 
-def last_program_turn(reads: Any, agent_id: str) -> ProgramTurn | None:
+def last_program_turn(reads: Reads, agent_id: str) -> ProgramTurn | None:
     """The newest turn, or None."""
     row = reads.one(
         "SELECT id, prompt_seq, status, reason, kind, record_end FROM program_turns WHERE agent_id = ?"
@@ -729,13 +729,13 @@ _WORKTREE_COLUMNS = (
 WORKTREE_OF_TASK = f"SELECT {_WORKTREE_COLUMNS} FROM worktrees WHERE task_id = ?"
 
 
-def load_worktree(reads: Any, task_id: str) -> Worktree | None:
+def load_worktree(reads: Reads, task_id: str) -> Worktree | None:
     """The worktree of a task, or None."""
     row = reads.one(WORKTREE_OF_TASK, (task_id,))
     return _worktree(row) if row is not None else None
 
 
-def load_worktrees(reads: Any, session_id: str) -> list[Worktree]:
+def load_worktrees(reads: Reads, session_id: str) -> list[Worktree]:
     """All worktrees of a session, oldest first."""
     rows = reads.all(
         f"SELECT {_WORKTREE_COLUMNS} FROM worktrees WHERE session_id = ? ORDER BY commit_seq, task_id",

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store.driver import Connection, plain
+from watchkeeper.store.driver import Connection, Reads, plain
 from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def plain_amount(amount: float, kind: str) -> str:
     return f"{amount:.4f}".rstrip("0").rstrip(".") if kind in ("usd", "seconds") else f"{amount:.0f}"
 
 
-def load(reads: Any, session_id: str) -> list[Budget]:
+def load(reads: Reads, session_id: str) -> list[Budget]:
     """The budgets of a session and of its tasks, oldest first."""
     rows = reads.all(
         "SELECT task_id, kind, amount, required FROM budgets WHERE session_id = ? ORDER BY id", (session_id,)
@@ -122,7 +122,7 @@ def load(reads: Any, session_id: str) -> list[Budget]:
     return [Budget(*row) for row in rows]
 
 
-def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float | None:
+def used(reads: Reads, session_id: str, task_id: str | None, kind: str) -> float | None:
     """What a session (None) or a task has used of a kind of budget; None for USD where no price is known.
 
     A task's seconds are its agents' active time, a session's the time for which it was hosted. What an agent program used
@@ -168,7 +168,7 @@ _USED_OUTSIDE = (
 """The usage of the agent that shows earlier work: it has no task, and is not the planner."""
 
 
-def usage(reads: Any, session_id: str) -> list[BudgetUse]:
+def usage(reads: Reads, session_id: str) -> list[BudgetUse]:
     """Every budget of a session and of its tasks with what is used of it, in the order of `load`."""
     found = []
     for budget in load(reads, session_id):
@@ -180,7 +180,7 @@ def usage(reads: Any, session_id: str) -> list[BudgetUse]:
     return found
 
 
-def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
+def blocking(reads: Reads, session_id: str) -> list[BudgetUse]:
     """The reached budgets because of which a host would pause again at once; empty if an agent could
     continue.
 
@@ -220,7 +220,7 @@ def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
     return [] if could_go else [use for use in reached if use.budget.task_id in open_and_stopped]
 
 
-def refusal(reads: Any, session_id: str, task_id: str | None, kind: str, amount: float) -> str | None:
+def refusal(reads: Reads, session_id: str, task_id: str | None, kind: str, amount: float) -> str | None:
     """Why this amount cannot be the limit, or None: it must be more than what is used."""
     if kind not in UNITS:
         return "a budget is in usd, tokens, turns or seconds"
@@ -234,7 +234,7 @@ def refusal(reads: Any, session_id: str, task_id: str | None, kind: str, amount:
     return None
 
 
-def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text: str) -> float:
+def amount_of(reads: Reads, session_id: str, task_id: str | None, kind: str, text: str) -> float:
     """The limit that a person means by `text`: an amount, or `+N` for N more than the limit that there is.
 
     Without a limit of that kind, `+N` is N more than what is used.
@@ -284,7 +284,7 @@ def _typed(text: str) -> tuple[float, bool]:
     return amount, more
 
 
-def raised_amount(reads: Any, session_id: str, use: BudgetUse, text: str) -> float:
+def raised_amount(reads: Reads, session_id: str, use: BudgetUse, text: str) -> float:
     """The new limit of a reached budget that a person means by `text`; see `amount_of`.
 
     Raises:
@@ -470,7 +470,7 @@ class NotedLimit:
     noted_at: float
 
 
-def find(reads: Any, model_ref: str) -> NotedLimit | None:
+def find(reads: Reads, model_ref: str) -> NotedLimit | None:
     """What is noted of a model, of whichever kind."""
     provider, _, name = model_ref.partition("/")
     row = reads.one(

@@ -33,7 +33,7 @@ from watchkeeper.records.tool_inputs import (
 )
 from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
-from watchkeeper.store.driver import Queries, decode, decode_or, encode
+from watchkeeper.store.driver import Queries, Reads, decode, decode_or, encode
 from watchkeeper.store.names import AGENT_NAME, TASK_NAME, described, with_role
 from watchkeeper.store.place import Place
 
@@ -92,7 +92,7 @@ def insert(
     return int(row[0])
 
 
-def newest(reads: Any, session_id: str) -> int:
+def newest(reads: Reads, session_id: str) -> int:
     """The id of the newest command of a session, or 0. Ids grow, and do not depend on clocks."""
     return int(reads.one("SELECT coalesce(max(id), 0) FROM commands WHERE session_id = ?", (session_id,))[0])
 
@@ -122,9 +122,9 @@ class UnsettledCommand:
     """Since it was queued, or since it failed."""
 
 
-def unsettled(reads: Any, now: float) -> list[UnsettledCommand]:
+def unsettled(connection: Connection, now: float) -> list[UnsettledCommand]:
     """The commands of all sessions that have failed or are queued, newest first."""
-    rows = reads.execute(
+    rows = connection.execute(
         "SELECT id, session_id, kind, status, coalesce(result, ''), coalesce(applied_at, created_at) FROM commands"
         " WHERE status IN (?, ?) ORDER BY id DESC",
         (CommandStatus.QUEUED, CommandStatus.FAILED),
@@ -134,7 +134,7 @@ def unsettled(reads: Any, now: float) -> list[UnsettledCommand]:
     ]
 
 
-def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:
+def compaction_made(reads: Reads, command_id: int, agent_id: str) -> Any:
     """The pass that a host made for this command and did not report before it died; or None.
 
     `tokens_before, tokens_after, high_water, reason`. The event of its beginning names the command: wall
@@ -373,10 +373,10 @@ def call_ended(call_status: str) -> str:
     return f"its call has ended already: {words or call_status}"
 
 
-def load_question(reads: Any, database_path: Place, approval_id: str) -> Question | None:
-    """The question with that id, or None. `reads` has `execute`. Reads the file that a call of `write` or
+def load_question(connection: Connection, database_path: Place, approval_id: str) -> Question | None:
+    """The question with that id, or None. Reads the file that a call of `write` or
     `edit` would change."""
-    row = reads.execute(_QUESTION, (approval_id,)).fetchone()
+    row = connection.execute(_QUESTION, (approval_id,)).fetchone()
     if row is None:
         return None
     (
@@ -385,7 +385,7 @@ def load_question(reads: Any, database_path: Place, approval_id: str) -> Questio
     ) = row  # fmt: skip
     if status == ApprovalStatus.WAITING and call_status not in (None, "pending", "running"):
         status, reason = ApprovalStatus.CANCELLED, call_ended(call_status)
-    tree = load_worktree(Queries(reads), task_id)
+    tree = load_worktree(Queries(connection), task_id)
     root = str(tree.place) if tree is not None and tree.is_there else workspace
     # The change of files that a program asks for is in its question; its call has the program's own form.
     # It also says what a conflict is about.
@@ -433,14 +433,14 @@ def question_from_text(
 
 
 def find_questions(
-    reads: Any, session_id: str | None, wanted: str, *, waiting: bool
+    connection: Connection, session_id: str | None, wanted: str, *, waiting: bool
 ) -> list[tuple[str, str]]:
     """Session and id of the questions that `wanted` may mean: an id, the beginning of one, or `last`; newest
     last.
 
     `session_id` None looks in every session. `waiting` leaves out those that were answered or whose call has ended.
     """
-    rows = reads.execute(
+    rows = connection.execute(
         f"SELECT a.session_id, a.id, a.status, {CALL_OPEN} FROM approvals a JOIN sessions s ON s.id = a.session_id"
         " WHERE (? IS NULL OR a.session_id = ?) AND s.deleted_at IS NULL"
         " ORDER BY s.ordinal, coalesce(a.commit_seq, 0), a.tool_call_id, a.created_at",
@@ -609,13 +609,13 @@ class Grant:
 _SELECT = "SELECT id, tool, pattern, granted_by, created_at, revoked_by, revoked_at FROM permission_grants WHERE session_id = ? ORDER BY id"
 
 
-def load_grants(reads: Any, session_id: str) -> list[Grant]:
-    """The grants of a session, revoked ones too, oldest first. `reads` has `execute`."""
-    return [Grant(*row) for row in reads.execute(_SELECT, (session_id,)).fetchall()]
+def load_grants(connection: Connection, session_id: str) -> list[Grant]:
+    """The grants of a session, revoked ones too, oldest first."""
+    return [Grant(*row) for row in connection.execute(_SELECT, (session_id,)).fetchall()]
 
 
-def live_grants(reads: Any, session_id: str, tool: str | None = None) -> list[Grant]:
-    """The grants that hold now, of a tool or (None) of all, oldest first. `reads` has `all`."""
+def live_grants(reads: Reads, session_id: str, tool: str | None = None) -> list[Grant]:
+    """The grants that hold now, of a tool or (None) of all, oldest first."""
     return [
         grant
         for grant in (Grant(*row) for row in reads.all(_SELECT, (session_id,)))

@@ -182,6 +182,13 @@ class Reads(Protocol):
         """Every row."""
 
 
+class ConnectionReads(Reads, Protocol):
+    """Reads over a connection, for what needs the connection too."""
+
+    @property
+    def connection(self) -> Connection: ...
+
+
 class Writes(Reads, Protocol):
     """A handle that can change rows, as of one moment: a host's transaction, or a held session without a
     host."""

@@ -20,6 +20,7 @@ from watchkeeper.store.driver import (
     FACTS_FOUND,
     FACTS_RANK,
     IN_LIST,
+    Reads,
     contains,
     decode,
     encode,
@@ -247,7 +248,7 @@ def _replaceable(tx: Transaction, workspace: str, fact_id: int) -> tuple[str, st
 
 
 def current_facts(
-    reads: Any,
+    reads: Reads,
     session_id: str,
     *,
     reader: str | None = None,
@@ -290,7 +291,7 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
     return str(row[0])
 
 
-def read_fact(reads: Any, session_id: str, digest: str, *, reader: str | None = None) -> str | None:
+def read_fact(reads: Reads, session_id: str, digest: str, *, reader: str | None = None) -> str | None:
     """A fact in words by the beginning of its digest, superseded or not, with its pointers; None if `reader`
     may see no such fact."""
     row = reads.one(
@@ -308,7 +309,7 @@ def read_fact(reads: Any, session_id: str, digest: str, *, reader: str | None = 
 
 
 def find_facts(
-    reads: Any,
+    reads: Reads,
     session_id: str | None,
     words: Sequence[str],
     literals: Sequence[str] = (),
@@ -354,7 +355,7 @@ def find_facts(
 
 
 def count_facts(
-    reads: Any,
+    reads: Reads,
     session_id: str | None,
     *,
     workspace: str | None = None,
@@ -366,7 +367,7 @@ def count_facts(
     return int(reads.one(count, (session_id, workspace, reader, int(everyone)))[0])
 
 
-def pinned_facts(reads: Any, session_id: str) -> list[Any]:
+def pinned_facts(reads: Reads, session_id: str) -> list[Any]:
     """Standing facts of a session, and of its workspace, oldest first: `(id, kind, text, sources)`."""
     rows: list[Any] = reads.all(
         # Asked before every turn of every agent: an index for each of the two, or it would read the facts of

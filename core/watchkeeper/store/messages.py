@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.messages import Content, Elision, Message, Observation, ObservationKind, View
-from watchkeeper.store.driver import IN_LIST, decode, encode, list_of
+from watchkeeper.store.driver import IN_LIST, Reads, decode, encode, list_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -76,7 +76,7 @@ def point_at(tx: Transaction, agent_id: str, version: int) -> None:
 
 
 def load_messages(
-    reads: Any, agent_id: str, first_seq: int = 1, last_seq: int | None = None
+    reads: Reads, agent_id: str, first_seq: int = 1, last_seq: int | None = None
 ) -> list[Message]:
     """Messages `first_seq … last_seq` (both included; None: to the end), in order."""
     rows = reads.all(
@@ -87,7 +87,7 @@ def load_messages(
     return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
 
 
-def load_chosen(reads: Any, agent_id: str, seqs: Collection[int]) -> list[Message]:
+def load_chosen(reads: Reads, agent_id: str, seqs: Collection[int]) -> list[Message]:
     """The messages of these numbers, in order, as far as they exist."""
     rows = reads.all(
         "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
@@ -102,7 +102,7 @@ def content(text: str) -> Content:
     return value
 
 
-def load_view(reads: Any, agent_id: str, version: int) -> View | None:
+def load_view(reads: Reads, agent_id: str, version: int) -> View | None:
     """One version of an agent's view with its observations, or None."""
     row = reads.one(
         "SELECT version, observations, verbatim_from, elided, parent, reason, created_at, pins FROM views"
@@ -118,14 +118,14 @@ def load_view(reads: Any, agent_id: str, version: int) -> View | None:
     return View(row[0], tuple(found[i] for i in wanted), row[2], elided, row[4], row[5], row[6], pins)
 
 
-def load_views(reads: Any, agent_id: str) -> list[View]:
+def load_views(reads: Reads, agent_id: str) -> list[View]:
     """Every version, oldest first."""
     versions = reads.all("SELECT version FROM views WHERE agent_id = ? ORDER BY version", (agent_id,))
     loaded = (load_view(reads, agent_id, row[0]) for row in versions)
     return [view for view in loaded if view is not None]
 
 
-def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Observation]:
+def load_observations(reads: Reads, agent_id: str, ids: Sequence[int]) -> list[Observation]:
     if not ids:
         return []
     rows = reads.all(
@@ -142,7 +142,7 @@ def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Obs
     ]  # fmt: skip
 
 
-def compacted_up_to(reads: Any, agent_id: str) -> int:
+def compacted_up_to(reads: Reads, agent_id: str) -> int:
     """The last message that a compaction of the agent covered; 0 if there is none."""
     row = reads.one(
         "SELECT max(high_water) FROM compactions WHERE agent_id = ? AND status = 'applied'", (agent_id,)
@@ -194,7 +194,7 @@ _PROGRAM_COMPACTIONS = (
 )
 
 
-def program_compactions(reads: Any, program: str, program_session: str) -> tuple[set[str], int]:
+def program_compactions(reads: Reads, program: str, program_session: str) -> tuple[set[str], int]:
     """The compactions of an agent program's session that are recorded: the ids of those that its own log told, and how
     many only the program itself has told."""
     known: set[str] = set()
@@ -376,18 +376,18 @@ _ABANDONED_LAST = (
 )
 
 
-def unfinished_passes(reads: Any, agent_id: str) -> list[ReadingPass]:
+def unfinished_passes(reads: Reads, agent_id: str) -> list[ReadingPass]:
     """The passes of an agent that have no end yet, oldest first."""
     return [ReadingPass(*row) for row in reads.all(_UNFINISHED, (agent_id,))]
 
 
-def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> ReadingPass | None:
+def last_pass(reads: Reads, agent_id: str, triggers: Sequence[str]) -> ReadingPass | None:
     """The newest pass of an agent, if it has one of these triggers and was abandoned."""
     row = reads.one(_ABANDONED_LAST, (agent_id, list_of(triggers)))
     return ReadingPass(*row) if row is not None else None
 
 
-def moved_by_hand_since(reads: Any, agent_id: str, found: ReadingPass) -> bool:
+def moved_by_hand_since(reads: Reads, agent_id: str, found: ReadingPass) -> bool:
     """Whether an undo or redo changed the agent's context since that pass began."""
     rows = reads.all(
         "SELECT e.kind, e.data FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
@@ -422,7 +422,7 @@ _ROWS = (
 )
 
 
-def worth(reads: Any, session_id: str, agent_id: str | None = None) -> dict[int, dict[str, Any]]:
+def worth(reads: Reads, session_id: str, agent_id: str | None = None) -> dict[int, dict[str, Any]]:
     """By the id of each applied compaction of a session, or of one agent: `calls` of the agent that it made shorter so far
     (those before the next compaction), `tokens_not_sent` in these, `tokens_spent` (by its own calls and those of
     observers whose chunks it applied too, and cached tokens that it made void), and `pays`: whether no more was spent than spared."""
@@ -438,7 +438,7 @@ def worth(reads: Any, session_id: str, agent_id: str | None = None) -> dict[int,
     return found
 
 
-def wasted_passes(reads: Any, agent_id: str) -> list[int]:
+def wasted_passes(reads: Reads, agent_id: str) -> list[int]:
     """Ids of the passes of an agent that cost something and were not applied."""
     rows = reads.all(
         "SELECT id FROM compactions WHERE agent_id = ? AND status IN ('rejected', 'abandoned') AND tokens_spent > 0",

@@ -11,7 +11,7 @@ from watchkeeper.records.states import AgentStatus, SessionStatus, ToolCallStatu
 from watchkeeper.records.text import lazily, sanitize
 from watchkeeper.records.tool_inputs import edited_files
 from watchkeeper.store.agents import Worktree, load_worktrees
-from watchkeeper.store.driver import IN_LIST, decode_or, list_of
+from watchkeeper.store.driver import IN_LIST, Reads, decode_or, list_of
 from watchkeeper.store.imports import PROGRAMS
 
 UNKNOWN = "unknown"
@@ -114,7 +114,7 @@ def run_ending(
     return RunEnding(status, said or UNKNOWN, "")
 
 
-def load_outcome(reads: Any, session_id: str) -> RunOutcome | None:
+def load_outcome(reads: Reads, session_id: str) -> RunOutcome | None:
     """How the session ended; None while it runs, and for another program's session."""
     row = reads.one(
         "SELECT s.status, s.status_reason, p.status, s.origin, s.workspace FROM sessions s"
@@ -146,7 +146,7 @@ def _is_left(tree: Worktree) -> bool:
 
 
 def files_edited(
-    reads: Any, session_id: str, *, workspace: str, trees: Sequence[Worktree] = ()
+    reads: Reads, session_id: str, *, workspace: str, trees: Sequence[Worktree] = ()
 ) -> tuple[str, ...]:
     """The files that the session's agents edited, each once, in the order of their first edit.
 
@@ -167,7 +167,7 @@ def files_edited(
     return tuple(found)
 
 
-def inputs_of_calls(reads: Any, agent_id: str, *, unknown: bool = False) -> Iterator[Any]:
+def inputs_of_calls(reads: Reads, agent_id: str, *, unknown: bool = False) -> Iterator[Any]:
     """The inputs of an agent's calls that ended without an error, as a person edited them. `unknown`: also of those whose
     outcome is not known."""
     statuses = (ToolCallStatus.DONE, *((ToolCallStatus.UNKNOWN, ToolCallStatus.RUNNING) if unknown else ()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import TASK_MOVES, TaskStatus, check
-from watchkeeper.store.driver import IN_LIST, decode, encode, list_of, row_list
+from watchkeeper.store.driver import IN_LIST, Reads, decode, encode, list_of, row_list
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -77,7 +77,7 @@ _COLUMNS = (
 )
 
 
-def load_tasks(reads: Any, session_id: str) -> list[Task]:
+def load_tasks(reads: Reads, session_id: str) -> list[Task]:
     """Every task of a session's plans, in the planner's order."""
     needs: dict[str, list[str]] = {}
     for task_id, depends_on in reads.all(
@@ -94,7 +94,7 @@ def load_tasks(reads: Any, session_id: str) -> list[Task]:
     return [_task(row, tuple(needs.get(row[0], ()))) for row in rows]
 
 
-def load_task(reads: Any, task_id: str) -> Task | None:
+def load_task(reads: Reads, task_id: str) -> Task | None:
     row = reads.one(f"SELECT {_COLUMNS} FROM tasks WHERE id = ?", (task_id,))
     if row is None:
         return None
@@ -104,7 +104,7 @@ def load_task(reads: Any, task_id: str) -> Task | None:
     return _task(row, tuple(need[0] for need in needs))
 
 
-def changed_between(reads: Any, session_id: str, after: int, through: int) -> PlanChange:
+def changed_between(reads: Reads, session_id: str, after: int, through: int) -> PlanChange:
     """Agents and tasks that changed how they stand in events `after + 1 … through`, each once, in that
     order."""
     rows = reads.all(
@@ -123,12 +123,12 @@ _TASK_STATES = (
 )
 
 
-def all_task_states(reads: Any, session_id: str) -> list[TaskState]:
+def all_task_states(reads: Reads, session_id: str) -> list[TaskState]:
     """The state of every task of a session's plans, in no order."""
     return [_task_state(row) for row in reads.all(f"{_TASK_STATES} WHERE session_id = ?", (session_id,))]
 
 
-def load_task_states(reads: Any, task_ids: Sequence[str]) -> list[TaskState]:
+def load_task_states(reads: Reads, task_ids: Sequence[str]) -> list[TaskState]:
     """The states of these tasks; deleted tasks are left out."""
     if not task_ids:
         return []
@@ -342,7 +342,7 @@ Note = tuple[int, str, dict[str, Any]]
 
 
 def notes_of(
-    reads: Any, session_id: str, agent_id: str, *, after_seq: int = 0
+    reads: Reads, session_id: str, agent_id: str, *, after_seq: int = 0
 ) -> list[tuple[str, dict[str, Any]]]:
     """What an agent's inbox has held, oldest first: kind and payload. `after_seq`: what is not delivered, or was
     delivered with a later message."""
@@ -366,7 +366,7 @@ def wakes(kind: str, payload: Mapping[str, Any]) -> bool:
             return kind not in ("tools", NOTICE)
 
 
-def has_word_of_person(reads: Any, agent_id: str) -> bool:
+def has_word_of_person(reads: Reads, agent_id: str) -> bool:
     """Whether an agent has not read yet what a person said or did."""
     sql = (
         "SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL"
@@ -375,7 +375,7 @@ def has_word_of_person(reads: Any, agent_id: str) -> bool:
     return reads.one(sql, (agent_id,)) is not None
 
 
-def undelivered(reads: Any, agent_id: str) -> list[Note]:
+def undelivered(reads: Reads, agent_id: str) -> list[Note]:
     """What waits in an agent's inbox, the oldest first: id, kind and payload."""
     rows = reads.all(
         "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",

@@ -15,7 +15,7 @@ from typing import Any
 
 from watchkeeper.records.text import one_line, plural
 from watchkeeper.records.tool_inputs import command_of, edited_files
-from watchkeeper.store.driver import IN_LIST, decode_or, list_of
+from watchkeeper.store.driver import IN_LIST, Reads, decode_or, list_of
 from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.plans import FILE_OUTPUT
 
@@ -143,7 +143,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(one_line(name, 60) for name in names[:3]) + more
 
 
-def session_receipts(reads: Any, session_id: str, only: Collection[str] | None = None) -> list[Receipt]:
+def session_receipts(reads: Reads, session_id: str, only: Collection[str] | None = None) -> list[Receipt]:
     """A receipt of each agent that is done, in the order of the agents. `reads` has `one` and `all`; `only` are the
     agents whose receipts are wanted: also those that have not ended, but wait for a person."""
     rows = reads.all(
@@ -190,7 +190,7 @@ class _Call:
     failed: bool
 
 
-def _calls(reads: Any, family: Sequence[str]) -> Iterator[_Call]:
+def _calls(reads: Reads, family: Sequence[str]) -> Iterator[_Call]:
     """The newest calls, with their inputs."""
     for agent_id in family:
         rows = reads.all(
@@ -222,7 +222,7 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
 
 
 def _outputs(
-    reads: Any, agent_id: str, task_id: str, expected: Any, calls: Sequence[_Call]
+    reads: Reads, agent_id: str, task_id: str, expected: Any, calls: Sequence[_Call]
 ) -> tuple[Output, ...]:
     """What the task expects, against what its agents saved and wrote."""
     names = [str(name) for name in expected] if isinstance(expected, list) else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.states import SESSION_ENDED, SESSION_MOVES, SessionStatus, check
-from watchkeeper.store.driver import beginning, decode_or, encode, plain
+from watchkeeper.store.driver import Reads, beginning, decode_or, encode, plain
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
@@ -170,7 +170,7 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
 MOST_CONTINUED = 20
 
 
-def continued_by(reads: Any, session_id: str) -> list[str]:
+def continued_by(reads: Reads, session_id: str) -> list[str]:
     """The sessions that this one continues, the newest first, as far as they are not deleted: what `--from` named, what
     that one had continued, and so on."""
     found: list[str] = []

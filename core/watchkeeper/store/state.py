@@ -11,7 +11,7 @@ from watchkeeper.records.messages import compacts_at, context_percent, context_u
 from watchkeeper.records.usage_limits import session_limit
 from watchkeeper.records.waiting import Waiting, waiting_word
 from watchkeeper.store import budgets, plans
-from watchkeeper.store.driver import IN_LIST, decode, list_of
+from watchkeeper.store.driver import IN_LIST, ConnectionReads, Reads, decode, list_of
 from watchkeeper.store.imports import MISSING_LOGS, PARTIAL, PROGRAMS, UNLOGGED_CALLS
 from watchkeeper.store.messages import worth
 from watchkeeper.store.names import AGENT_NAME
@@ -29,7 +29,7 @@ from watchkeeper.store.snapshot import RoleFacts, composition_of, roles_of
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-def session_state(reads: Any, session_id: str, *, live: bool = False) -> dict[str, Any]:
+def session_state(reads: Reads, session_id: str, *, live: bool = False) -> dict[str, Any]:
     """Session, plan, agents, compactions, observations, budgets, handoffs, approvals, commands, artifacts.
 
     `reads` has `one` and `all` over rows that can be asked by column name. `live`: a background process drives it, so
@@ -98,7 +98,7 @@ def session_state(reads: Any, session_id: str, *, live: bool = False) -> dict[st
 
 
 def agents_state(
-    reads: Any, session_id: str, estimated: set[str] | None = None, *, live: bool = False
+    reads: Reads, session_id: str, estimated: set[str] | None = None, *, live: bool = False
 ) -> list[dict[str, Any]]:
     """The session's agents, in the order of their creation. `estimated`: those with an estimated cost, if known."""
     guessed = _estimated(reads, session_id) if estimated is None else estimated
@@ -113,13 +113,13 @@ def agents_state(
     return [_agent(row, row["id"] in guessed, doing.get(row["id"])) for row in rows]
 
 
-def plan_state(reads: Any, session_id: str) -> dict[str, Any] | None:
+def plan_state(reads: Reads, session_id: str) -> dict[str, Any] | None:
     """The session's current plan with its tasks and revisions; None if it has none."""
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     return _plan(reads, session, agents_state(reads, session_id), live=False)
 
 
-def result(reads: Any, session_id: str) -> dict[str, Any]:
+def result(reads: Reads, session_id: str) -> dict[str, Any]:
     """The last line of a headless run: the session's outcome, and its state in numbers."""
     row = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     tasks = {
@@ -147,7 +147,7 @@ def result(reads: Any, session_id: str) -> dict[str, Any]:
     }
 
 
-def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
+def artifacts(reads: Reads, session_id: str) -> list[dict[str, Any]]:
     """What the session's agents saved: the newest of each name."""
     rows = reads.all(
         "SELECT o.name, o.kind, o.agent_id, o.task_id, o.created_at, a.size, a.media_type,"
@@ -160,7 +160,7 @@ def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
 
 
 def summaries(
-    reads: Any, *, among: Sequence[str] | None = None, limit: int = 200, offset: int = 0
+    reads: Reads, *, among: Sequence[str] | None = None, limit: int = 200, offset: int = 0
 ) -> list[dict[str, Any]]:
     """Sessions, newest first, with the statistics of a list: those `among` these ids, or all that are not
     deleted. The first `offset` are left out."""
@@ -184,7 +184,7 @@ def summaries(
 
 
 def found_sessions(
-    reads: Any,
+    reads: ConnectionReads,
     search: str,
     limit: int = 200,
     *,
@@ -194,8 +194,7 @@ def found_sessions(
 ) -> tuple[list[dict[str, Any]], bool]:
     """The sessions that match words and filters, as `summaries` has them, and whether all messages were searched.
 
-    `found` is the newest message that matches, or None where the session's own texts match. `reads` has the
-    `connection` too.
+    `found` is the newest message that matches, or None where the session's own texts match.
 
     Raises:
         BadInput: a filter that means nothing.
@@ -283,7 +282,7 @@ def effort_text(row: Any) -> str | None:
 
 
 def _plan(
-    reads: Any, session: Any, agents: list[dict[str, Any]], *, live: bool = False
+    reads: Reads, session: Any, agents: list[dict[str, Any]], *, live: bool = False
 ) -> dict[str, Any] | None:
     row = reads.one("SELECT * FROM plans WHERE id = ?", (session["current_plan_id"],))
     if row is None:
@@ -435,7 +434,7 @@ def _agent(row: Any, cost_estimated: bool, activity: str | None) -> dict[str, An
     }
 
 
-def _observations(reads: Any, session_id: str) -> list[dict[str, Any]]:
+def _observations(reads: Reads, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
         "SELECT o.* FROM observations o JOIN agents a ON a.id = o.agent_id WHERE a.session_id = ? ORDER BY"
         " a.ordinal, o.id",
@@ -447,7 +446,7 @@ def _observations(reads: Any, session_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def _facts(reads: Any, session_id: str) -> list[dict[str, Any]]:
+def _facts(reads: Reads, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
         "SELECT id, agent_id, scope, kind, text, sources, pinned, superseded_by, created_at FROM facts WHERE"
         " session_id = ? ORDER BY id",
@@ -456,7 +455,7 @@ def _facts(reads: Any, session_id: str) -> list[dict[str, Any]]:
     return [dict(row) | {"sources": decode(row["sources"])} for row in rows]
 
 
-def _handoffs(reads: Any, session_id: str) -> list[dict[str, Any]]:
+def _handoffs(reads: Reads, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
         "SELECT session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref,"
         " expected_outputs, created_at"
@@ -470,7 +469,7 @@ def _handoffs(reads: Any, session_id: str) -> list[dict[str, Any]]:
     ]
 
 
-def _budgets(reads: Any, session_id: str) -> list[dict[str, Any]]:
+def _budgets(reads: Reads, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
         "SELECT task_id, kind, amount, required, reached_at FROM budgets WHERE session_id = ? ORDER BY id",
         (session_id,),
@@ -485,7 +484,7 @@ def _tokens(row: Any) -> dict[str, int]:
     return parts | {"total": sum(parts.values())}
 
 
-def _estimated(reads: Any, session_id: str) -> set[str]:
+def _estimated(reads: Reads, session_id: str) -> set[str]:
     """The agents with some cost from an estimated price or from estimated tokens."""
     rows = reads.all(
         "SELECT DISTINCT agent_id FROM model_calls WHERE session_id = ? AND cost_usd IS NOT NULL"

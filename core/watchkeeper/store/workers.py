@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.tool_inputs import edited_files
 from watchkeeper.store import plans, postgres
-from watchkeeper.store.driver import Connection, decode_or, encode, make_private, writing
+from watchkeeper.store.driver import (
+    Connection,
+    ConnectionReads,
+    Reads,
+    decode_or,
+    encode,
+    make_private,
+    writing,
+)
 from watchkeeper.store.lease import lock_path
 from watchkeeper.store.place import Place
 
@@ -329,8 +337,8 @@ def note_refusal(connection: Connection, session_id: str, worker_id: str, reason
         )
 
 
-def load_workers(reads: Any) -> list[WorkerRow]:
-    """Every worker, the oldest first, with the sessions that it drives. `reads` has `all` and the `connection`."""
+def load_workers(reads: ConnectionReads) -> list[WorkerRow]:
+    """Every worker, the oldest first, with the sessions that it drives."""
     now = clock(reads.connection)
     rows = reads.all(
         "SELECT id, host_name, pid, labels, slots, status, started_at, seen_at FROM workers ORDER BY started_at, id"
@@ -370,7 +378,7 @@ class QueueState:
         }  # fmt: skip
 
 
-def queue_state(reads: Any, session_id: str) -> QueueState | None:
+def queue_state(reads: ConnectionReads, session_id: str) -> QueueState | None:
     """Why a session waits for a worker; None if it was not queued, or has ended."""
     row = reads.one("SELECT queued_at, needs FROM sessions WHERE id = ?", (session_id,))
     if row is None or row[0] is None:
@@ -440,7 +448,7 @@ def _loss(before: Placement, now: Placement, lost: Sequence[str], other_changes:
     return f"{where}. {what}."
 
 
-def lost_changes(reads: Any, session_id: str, workspace: Path) -> tuple[list[str], bool]:
+def lost_changes(reads: Reads, session_id: str, workspace: Path) -> tuple[list[str], bool]:
     """Files that agents changed and that `workspace` does not hold so, and whether commands ran there.
 
     A file counts as kept if it contains what its last change wrote. Worktrees of tasks that are not merged count too.

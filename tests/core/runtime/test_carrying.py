@@ -25,7 +25,7 @@ from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_se
 from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import agents, artifacts, database, facts, messages, plans, sessions
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.search.passages import Reads
+from watchkeeper.store.search.passages import SearchConnection
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
@@ -178,7 +178,7 @@ async def test_facts_go_along_with_sources_that_resolve_and_recall_finds_them(fi
     assert tuple(row[:2]) == ("session", "decision")
     (source,) = json.loads(row[2])
     assert "The lexer is in src/lex.py" in fixed.read_back(session, source)
-    with closing(Reads(fixed.path)) as reads:
+    with closing(SearchConnection(fixed.path)) as reads:
         found = recall(reads, session, "tuples of tokens")
     assert (found[0].text, found[0].sources) == ("tokens are tuples", (source,))
 
@@ -343,7 +343,7 @@ def test_artifacts_named_alike_by_an_agent_are_not_taken_for_a_brief(fixed):
     name, kind = f"{lifecycle.BRIEF}.json", "application/json"
     artifacts.save_output(old.tx, name=name, data=b"{}", media_type=kind, agent_id="oldplanr", task_id=None)
     old.done()
-    with closing(Reads(fixed.path)) as reads:
+    with closing(SearchConnection(fixed.path)) as reads:
         assert lifecycle.brief_of(reads, "oldold01") is None
 
 

@@ -15,7 +15,7 @@ from watchkeeper.agents import memory_tools
 from watchkeeper.memory.recall import recall
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
 from watchkeeper.store import artifacts
-from watchkeeper.store.search.passages import Reads
+from watchkeeper.store.search.passages import SearchConnection
 
 
 def news_of(bench: Bench, kind: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def news_of(bench: Bench, kind: str) -> dict[str, Any]:
 
 
 def delta_of(bench: Bench, ref: str) -> dict[str, Any]:
-    with closing(Reads(bench.path)) as reads:
+    with closing(SearchConnection(bench.path)) as reads:
         return dict(json.loads(artifacts.get(reads, ref) or b""))
 
 

@@ -57,6 +57,7 @@ from watchkeeper.records.tool_inputs import edited_places
 from watchkeeper.records.usage_limits import limit_end, usage_limit
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent, ProgramSession, ProgramTurn
+from watchkeeper.store.driver import Reads
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.messages import load_messages
 from watchkeeper.store.transaction import Transaction
@@ -179,7 +180,7 @@ class _OpenCall:
         return " ".join(str(given).split())[:COMMAND_CHARACTERS]
 
 
-def compaction_order(reads: Any, agent: Agent, program: Program, instructions: str | None) -> str:
+def compaction_order(reads: Reads, agent: Agent, program: Program, instructions: str | None) -> str:
     """What a person who orders a compaction sees (`agents.order_program_compaction`): the turn ends after the present tool
     call, and the work goes on afterwards. An order to an agent that does not work is carried out when it goes on.
 
@@ -1322,7 +1323,7 @@ def _prompt(message: Message) -> str:
     return message.content if message.role == "user" and isinstance(message.content, str) else ""
 
 
-def _sent(reads: Any, agent_id: str) -> int:
+def _sent(reads: Reads, agent_id: str) -> int:
     """The last message of an agent that its program was sent; 0 where there is none."""
     row = reads.one("SELECT sent_seq FROM agent_programs WHERE agent_id = ?", (agent_id,))
     return int(row[0]) if row is not None else 0

@@ -16,7 +16,7 @@ from operator import neg
 from typing import Any
 
 from watchkeeper.store import driver
-from watchkeeper.store.driver import IN_LIST, Connection, decode, list_of, sqlite3
+from watchkeeper.store.driver import IN_LIST, Connection, Reads, decode, list_of, sqlite3
 from watchkeeper.store.postgres import is_postgres, was_cancelled
 from watchkeeper.store.search import postgres_index
 from watchkeeper.store.search.postgres_index import Word
@@ -311,7 +311,7 @@ class Interrupted(Exception):
     """A statement was ended because the search must stop."""
 
 
-def ids_holding(reads: Any, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
+def ids_holding(reads: Reads, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
     """The newest ids, at most `most`, of indexed messages between two ids that hold all of the words."""
     if is_postgres(reads):
         return postgres_index.ids(reads, words, first, last, most)
@@ -324,7 +324,7 @@ def ids_holding(reads: Any, words: Sequence[Word], first: int, last: int, most: 
     return found
 
 
-def reach(reads: Any, last: int) -> tuple[int, str | None]:
+def reach(reads: Reads, last: int) -> tuple[int, str | None]:
     """The last id up to `last` that the index may hold, and the condition that a message `m` is not in it; None
     if all up to `last` are."""
     if is_postgres(reads):
@@ -333,7 +333,7 @@ def reach(reads: Any, last: int) -> tuple[int, str | None]:
     return min(last, through), f"m.id > {through:d}" if last > through else None
 
 
-def facts_holding(reads: Any, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
+def facts_holding(reads: Reads, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
     """The parameter of `driver.FACTS_FOUND`: of the facts that hold one of the pieces, or `every` one.
 
     Args:

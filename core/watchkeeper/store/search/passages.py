@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store import database
-from watchkeeper.store.driver import IN_LIST, Queries, decode, list_of
+from watchkeeper.store.driver import IN_LIST, Queries, Reads, decode, list_of
 from watchkeeper.store.place import Place
 from watchkeeper.store.search.index import ids_holding, reach
 from watchkeeper.store.search.messages import PREFIX_LETTERS, Query, Term, fold
@@ -43,7 +43,7 @@ def _bound(session_id: str, agent_id: str | None) -> tuple[object, ...]:
     return (session_id, *of_agent, NEWEST_MESSAGES)
 
 
-class Reads(Queries):
+class SearchConnection(Queries):
     """A separate connection for searches, for one thread at a time, beside the writer and every other
     reader."""
 
@@ -71,7 +71,7 @@ class Holders:
         return Holders({**self.of, **found}, {**self.counts, **counts}, self.size)
 
 
-def holders(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> Holders:
+def holders(reads: Reads, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> Holders:
     """The messages that hold, for each piece, all of its words, the last of which may be a beginning from four
     letters on.
 
@@ -144,7 +144,7 @@ def _may_begin_a_word(token: str) -> bool:
 
 
 def _unindexed(
-    reads: Any, not_indexed: str, of_agent: str, bound: tuple[object, ...]
+    reads: Reads, not_indexed: str, of_agent: str, bound: tuple[object, ...]
 ) -> Iterator[tuple[int, str]]:
     """The messages that the index does not hold, the newest first, and their words, folded, in their JSON."""
     rows = reads.all(
@@ -159,7 +159,7 @@ _ESCAPE = "\\u001b"
 """How JSON writes the beginning of a terminal's colour, which may be inside a word."""
 
 
-def places_of(reads: Any, ids: Sequence[int]) -> dict[int, tuple[str, int, int]]:
+def places_of(reads: Reads, ids: Sequence[int]) -> dict[int, tuple[str, int, int]]:
     """`(agent_id, seq, bytes of its content)` of messages, by id; those deleted meanwhile are left out."""
     rows = reads.all(
         f"SELECT id, agent_id, seq, octet_length(content) FROM messages WHERE id {IN_LIST}", (list_of(ids),)
@@ -167,7 +167,7 @@ def places_of(reads: Any, ids: Sequence[int]) -> dict[int, tuple[str, int, int]]
     return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
-def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
+def messages_at(reads: Reads, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
     """Content and time of the messages at `(agent_id, seq)`; places without one are left out."""
     wanted: dict[str, list[int]] = {}
     for agent_id, seq in places:
@@ -177,7 +177,7 @@ def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str
     return {(row[0], row[1]): (decode(row[2]), row[3]) for row in rows}
 
 
-def shown_verbatim(reads: Any, agent_id: str) -> tuple[int, frozenset[int]] | None:
+def shown_verbatim(reads: Reads, agent_id: str) -> tuple[int, frozenset[int]] | None:
     """From which `seq` on the agent has its messages in its context, and which of these only shortened; None:
     none."""
     row = reads.one(
@@ -191,7 +191,7 @@ def shown_verbatim(reads: Any, agent_id: str) -> tuple[int, frozenset[int]] | No
     return int(row[0]), frozenset(int(one[0]) for one in decode(row[1]))
 
 
-def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str]:
+def calls_of(reads: Reads, session_id: str, names: Sequence[str]) -> frozenset[str]:
     """Ids of the calls that the session's agents made of these tools."""
     rows = reads.all(
         "SELECT tool_use_id FROM tool_calls WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
@@ -201,7 +201,7 @@ def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str
     return frozenset(row[0] for row in rows)
 
 
-def calls_named(reads: Any, session_id: str, names: Sequence[str]) -> dict[str, list[int]]:
+def calls_named(reads: Reads, session_id: str, names: Sequence[str]) -> dict[str, list[int]]:
     """Messages of the session that call tools of these names, whatever their case, by the folded name: their
     ids, the newest first. The index holds no names of tools. A name that is a plain word (`Read`) is left to
     the texts."""
@@ -241,7 +241,7 @@ def load_extension(connection: Connection) -> None:
         connection.enable_load_extension(False)
 
 
-def missing_messages(reads: Any, session_id: str, model: str, limit: int) -> list[tuple[int, str, int]]:
+def missing_messages(reads: Reads, session_id: str, model: str, limit: int) -> list[tuple[int, str, int]]:
     """The newest messages of a session without a vector of this model: `(id, agent_id, seq)`, newest
     first."""
     rows = reads.all(
@@ -252,7 +252,7 @@ def missing_messages(reads: Any, session_id: str, model: str, limit: int) -> lis
     return [(row[0], row[1], row[2]) for row in rows]
 
 
-def missing_facts(reads: Any, session_id: str, model: str) -> list[tuple[int, str]]:
+def missing_facts(reads: Reads, session_id: str, model: str) -> list[tuple[int, str]]:
     """Facts that a session sees without a vector of this model: `(id, text)`, newest first."""
     rows = reads.all(
         "SELECT f.id, f.text FROM facts f JOIN sessions s ON s.id = ?1 WHERE f.superseded_by IS NULL AND"
@@ -276,7 +276,7 @@ def add(tx: Transaction, kind: str, model: str, vectors: Sequence[tuple[int, byt
 
 
 def message_likeness(
-    reads: Any, session_id: str, model: str, vector: bytes, *, agent_id: str | None = None
+    reads: Reads, session_id: str, model: str, vector: bytes, *, agent_id: str | None = None
 ) -> dict[tuple[str, int], float]:
     """By `(agent_id, seq)`, the cosine of the angle between each of the newest messages and a question (-1 to
     1)."""
@@ -288,7 +288,7 @@ def message_likeness(
     return {(row[0], row[1]): float(row[2]) for row in rows if row[2] is not None}
 
 
-def fact_likeness(reads: Any, session_id: str | None, model: str, vector: bytes) -> dict[int, float]:
+def fact_likeness(reads: Reads, session_id: str | None, model: str, vector: bytes) -> dict[int, float]:
     """By id, the cosine of the angle between each fact and a question; of facts that the session may see, and
     more."""
     rows = reads.all(

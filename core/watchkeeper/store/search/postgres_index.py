@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from watchkeeper.store.driver import Connection, decode, encode, list_of, plain
+from watchkeeper.store.driver import Connection, Reads, decode, encode, list_of, plain
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.search.words import WordLists, WordTable, indexed_text, session_word
 
@@ -247,7 +247,7 @@ def _paged(connection: Connection, function: str, words: Sequence[Word]) -> Iter
         through, width = above, min(8 * width, max(LAST_RANGE, newest // MOST_RANGES))
 
 
-def ids(reads: Any, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
+def ids(reads: Reads, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
     """The newest `most` ids of indexed messages that hold the words, between two ids."""
     rows = reads.all(
         "SELECT w.id FROM wk_messages_with(CAST(? AS tsquery), ?, ?, ?) AS w (id) ORDER BY w.id DESC",
@@ -287,7 +287,7 @@ def within(connection: Connection, seconds: float) -> Iterator[None]:
         connection.execute(limit, ("0",))
 
 
-def facts_holding(reads: Any, match: str, pieces: Sequence[str], *, every: bool, beginnings: bool) -> str:
+def facts_holding(reads: Reads, match: str, pieces: Sequence[str], *, every: bool, beginnings: bool) -> str:
     """The parameter of `wk_facts_with`: the words, and the ids of the facts that are not indexed and hold them.
 
     Args:
