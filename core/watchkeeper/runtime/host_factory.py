@@ -35,7 +35,7 @@ from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import Child, Permissions, StartWorker, WorkerPool, builtin_tools
 from watchkeeper.agents.worktrees import MergeTool, Worktrees
-from watchkeeper.memory.tokens import Calibrations, default_counter
+from watchkeeper.memory.tokens import Calibrations, TokenCounter, default_counter
 from watchkeeper.models import effort as efforts
 from watchkeeper.models import registry as prices
 from watchkeeper.models.gate import Gate, Gates
@@ -202,22 +202,10 @@ async def assemble(
             (not for a host that was started for one command: that leaves the session as it was).
         LeaseLost: another host has the session now.
     """
+    options = _Options(once, config, model, new_id, approval_timeout, machine or Machine())
     try:
         async with AsyncExitStack() as undo:
-            made = await _while_ours(
-                store,
-                _assemble(
-                    store,
-                    clock,
-                    undo,
-                    once=once,
-                    config=config,
-                    model=model,
-                    new_id=new_id,
-                    approval_timeout=approval_timeout,
-                    machine=machine or Machine(),
-                ),
-            )
+            made = await _while_ours(store, _assemble(store, clock, undo, options))
             undo.pop_all()
             return made
     except BadInput as error:
@@ -225,6 +213,18 @@ async def assemble(
             reason, open_ones = str(error), (SessionStatus.RUNNING, SessionStatus.PAUSED)
             await store.commit(lambda tx: lifecycle.pause_session(tx, reason, among=open_ones))
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the caller of `assemble` chose."""
+
+    once: int | None
+    config: Config | None
+    model: Model | None
+    new_id: IdSource
+    approval_timeout: ApprovalTimeout
+    machine: Machine
 
 
 async def _while_ours(store: SessionStore, assembling: Coroutine[Any, Any, AssembledHost]) -> AssembledHost:
@@ -253,42 +253,134 @@ async def _confirm(store: SessionStore) -> None:
     await store.commit(lambda tx: None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """The session that a host is assembled for, and what it is assembled with."""
+
+    store: SessionStore
+    clock: Clock
+    options: _Options
+    workspace: Path
+    model: str
+    """The reference of its model."""
+    settings: SessionSettings
+    config: Config
+    redact: Redactor
+
+
 async def _assemble(
-    store: SessionStore,
-    clock: Clock,
-    undo: AsyncExitStack,
-    *,
-    once: int | None,
-    config: Config | None,
-    model: Model | None,
-    new_id: IdSource,
-    approval_timeout: ApprovalTimeout,
-    machine: Machine,
+    store: SessionStore, clock: Clock, undo: AsyncExitStack, options: _Options
 ) -> AssembledHost:
     row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
     check_workspace(workspace, store.path)
-    config = config or load_config()
+    config = options.config or load_config()
     roles = load_roles(workspace, config_folder())
-    effort = partial(effort_of, settings.efforts)
-
-    def local_server(ref: str) -> str | None:
-        return settings.base_url if provider_of(ref) == provider_of(row[2]) else None
-
-    def host_of(ref: str) -> str | None:
-        configured = local_server(ref) or config.server_of(ref).base_url
-        return efforts.other_host(ref, chosen_server(provider_of(ref), configured))
-
+    redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
+    session = _Session(store, clock, options, workspace, row[2], settings, config, redact)
+    models = _Models(session)
     chosen = {
-        name: with_effort(one, settings.efforts, host_of(one.model))
-        for name, one in role_models(roles, row[2], settings.allow_models).items()
+        name: with_effort(one, settings.efforts, models.host_of(one.model))
+        for name, one in role_models(roles, session.model, settings.allow_models).items()
     }
-    lacking = [efforts.notice(one.model, host_of(one.model), one.effort) for one in chosen.values()]
-    dearer = [line for one in chosen.values() if (line := role_warning(one)) is not None]
-    mark = mark_of(store.session_id, store.path)
-    containment = SessionContainment(
-        store, mark, await asyncio.to_thread(check_containment, config.containment)
+    tools = await _start_tools(session, undo, [one.model for one in chosen.values()])
+    environment, live, heartbeat = _environment(session, roles, models, tools)
+    tools.server.use(environment)
+    host = SessionHost(
+        environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), heartbeat=heartbeat,
+        once=options.once, watch=options.machine.watch,
+    )  # fmt: skip
+    if options.once is None and (config.alerts.command or config.alerts.webhook):
+        host.alerts = Alerts(store, config.alerts, redact)
+    lacking = [efforts.notice(one.model, models.host_of(one.model), one.effort) for one in chosen.values()]
+    host.warnings = redact(
+        [
+            *tools.left,
+            *roles.warnings,
+            *_roles_gone(store, roles),
+            *(line for one in chosen.values() if (line := role_warning(one)) is not None),
+            *dict.fromkeys(line for line in lacking if line is not None),
+            *tools.mcp.warnings,
+            *([tools.recalling.warning] if tools.recalling.warning else []),
+        ]
     )
+    return AssembledHost(host, tools.pool, tools.mcp, models.resolved, tools.containment, tools.server)
+
+
+class _Models:
+    """The models of one host: each is resolved when it is first called, and its replies are redacted."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+        self.resolved: dict[str, Model] = {}
+
+    def host_of(self, ref: str) -> str | None:
+        """The server of a model, where it is another one than the provider's own."""
+        return efforts.other_host(ref, chosen_server(provider_of(ref), self._configured_server(ref)))
+
+    def price(
+        self, ref: str, usage: Usage, exact: bool, modifiers: tuple[str, ...] = (), searches: int = 0, /
+    ) -> Cost:
+        """What a call cost."""
+        server = chosen_server(provider_of(ref), self._configured_server(ref))
+        return prices.price(ref, usage, exact, base_url=server, modifiers=modifiers, searches=searches)
+
+    def of(self, ref: str) -> Model:
+        """The model of a reference."""
+        session = self._session
+        if session.options.model is not None:
+            return RedactedModel(session.options.model, session.redact)
+        if ref not in self.resolved:
+            settings = session.settings
+            configured = model_config(
+                session.config, ref, settings.speed, settings.context_tokens, self._local_server(ref)
+            )
+            self.resolved[ref] = resolve(
+                ref, config=replace(configured, notice=self._note_refusal), clock=session.clock
+            )
+        return RedactedModel(self.resolved[ref], session.redact)
+
+    def _local_server(self, ref: str) -> str | None:
+        is_own = provider_of(ref) == provider_of(self._session.model)
+        return self._session.settings.base_url if is_own else None
+
+    def _configured_server(self, ref: str) -> str | None:
+        return self._local_server(ref) or self._session.config.server_of(ref).base_url
+
+    def _note_refusal(self, line: str) -> None:
+        session, store = self._session, self._session.store
+        at, text = session.clock.now(), session.redact(line)
+
+        def write(group: Group) -> None:
+            Transaction(group, store.session_id, store.epoch, at).event("host.warning", text=text)
+
+        with suppress(StoreUnusable):  # the run meets the same fault at its next step
+            store.writer.submit(write)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    """What runs the tools of one host."""
+
+    environ: Mapping[str, str]
+    containment: SessionContainment
+    left: list[str]
+    """Lines about what an earlier host's tools left running."""
+    pool: WorkerPool
+    programs: Mapping[str, Program]
+    mcp: McpServers
+    recalling: RecallTool
+    worktrees: Worktrees
+    server: ToolServer
+    counter: TokenCounter
+
+
+async def _start_tools(session: _Session, undo: AsyncExitStack, models: Iterable[str]) -> _Tools:
+    """End what an earlier host left running, then start workers and servers, and recover worktrees."""
+    store, options, settings, config = session.store, session.options, session.settings, session.config
+    mark = mark_of(store.session_id, store.path)
+    kind = await asyncio.to_thread(check_containment, config.containment)
+    containment = SessionContainment(store, mark, kind)
     undo.push_async_callback(containment.aclose)
     # What an earlier host's tools left running when it was killed ends before a model looks whether it had
     # its effect.
@@ -297,104 +389,103 @@ async def _assemble(
     environ = os.environ | {SESSION_VARIABLE: mark}
     pool = WorkerPool(
         settings.max_parallel,
-        workspace,
+        session.workspace,
         environ,
         database_path=store.path,
         containment=containment,
         timeout_seconds=config.tool_timeout_seconds,
         sandbox=settings.sandbox,
         most_idle_shell_bytes=config.idle_shells_mib << 20,
-        start=machine.start_worker,
+        start=options.machine.start_worker,
     )
     undo.push_async_callback(pool.aclose)
-    programs = machine.programs(config.agents)
-    if once is None and settings.sandbox != OFF:
-        for one in chosen.values():
-            refuse_program(settings.sandbox, one.model, programs)
+    programs = options.machine.programs(config.agents)
+    if options.once is None and settings.sandbox != OFF:
+        for ref in models:
+            refuse_program(settings.sandbox, ref, programs)
         await pool.check_sandbox()
-    redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    mcp = McpServers(config.mcp_servers, workspace, environ, redact, clock=clock, containment=containment)
+    mcp = McpServers(
+        config.mcp_servers,
+        session.workspace,
+        environ,
+        session.redact,
+        clock=session.clock,
+        containment=containment,
+    )
     undo.push_async_callback(mcp.aclose)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers
     # start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
-    recalling = RecallTool(store, vectors=config.recall_vectors)
-    tools = _tools(roles, pool, mcp, new_id, recalling)
-    worktrees = Worktrees(store, workspace, environ, redact)
+    worktrees = Worktrees(store, session.workspace, environ, session.redact)
     await _confirm(store)
     await worktrees.recover()
-    merging = MergeTool(worktrees, store)
-    tools[merging.spec.name] = merging
-    defaults = {name: tool.permission for name, tool in tools.items()}
+    return _Tools(
+        environ, containment, left, pool, programs, mcp, RecallTool(store, vectors=config.recall_vectors),
+        worktrees, options.machine.tool_server(), counter,
+    )  # fmt: skip
+
+
+def _environment(
+    session: _Session, roles: Roles, models: _Models, tools: _Tools
+) -> tuple[Environment, LiveRows, Heartbeat]:
+    """What agents work with, the rows that show their activity, and the heartbeat."""
+    store, clock, options, settings, config = (
+        session.store, session.clock, session.options, session.settings, session.config,
+    )  # fmt: skip
+    merging = MergeTool(tools.worktrees, store)
+    by_name = _tools(roles, tools.pool, tools.mcp, options.new_id, tools.recalling) | {
+        merging.spec.name: merging
+    }
+    defaults = {name: tool.permission for name, tool in by_name.items()}
     permissions = Permissions(
         defaults=defaults,
         user=config.permissions,
-        workspace=load_workspace_config(workspace).permissions,
+        workspace=load_workspace_config(session.workspace).permissions,
         allow=frozenset(settings.allow),
         deny=frozenset(settings.deny),
     )
-    live = LiveRows(store, clock, redactor=redact)
-    models: dict[str, Model] = {}
 
-    def note_refusal(line: str) -> None:
-        at, text = clock.now(), redact(line)
+    async def joined(server: str, found: dict[str, Tool]) -> None:
+        defaults.update({name: tool.permission for name, tool in found.items()})
+        by_name.update(found)
+        text = f"MCP server {server} answers now: {len(found)} tools"
+        await store.commit(lambda tx: tx.event("host.warning", text=text))
 
-        def write(group: Group) -> None:
-            Transaction(group, store.session_id, store.epoch, at).event("host.warning", text=text)
-
-        with suppress(StoreUnusable):  # the run meets the same fault at its next step
-            store.writer.submit(write)
-
-    def price(
-        ref: str, usage: Usage, exact: bool, modifiers: tuple[str, ...] = (), searches: int = 0, /
-    ) -> Cost:
-        configured = local_server(ref) or config.server_of(ref).base_url
-        server = chosen_server(provider_of(ref), configured)
-        return prices.price(ref, usage, exact, base_url=server, modifiers=modifiers, searches=searches)
-
-    def model_of(ref: str) -> Model:
-        if model is not None:
-            return RedactedModel(model, redact)
-        if ref not in models:
-            configured = model_config(config, ref, settings.speed, settings.context_tokens, local_server(ref))
-            models[ref] = resolve(ref, config=replace(configured, notice=note_refusal), clock=clock)
-        return RedactedModel(models[ref], redact)
-
-    gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
-    heartbeat = Heartbeat(store, clock)
-    tool_server = machine.tool_server()
+    tools.mcp.on_late = joined
+    effort = partial(effort_of, settings.efforts)
+    live, heartbeat = LiveRows(store, clock, redactor=session.redact), Heartbeat(store, clock)
     environment = Environment(
         store=store,
         clock=clock,
-        new_id=new_id,
+        new_id=options.new_id,
         session_id=store.session_id,
-        workspace=workspace,
-        model=model_of,
-        gate=gates.of,
-        price=price,
-        counter=counter,
-        tools=tools,
-        tools_of=partial(tools_of, roles, tools),
+        workspace=session.workspace,
+        model=models.of,
+        gate=Gates(lambda ref: shared_gate(store, ref, config.slots, clock)).of,
+        price=models.price,
+        counter=tools.counter,
+        tools=by_name,
+        tools_of=partial(tools_of, roles, by_name),
         permission=permissions.resolve,
         is_path_granted=partial(is_path_granted, grants=settings.allow),
-        redact=redact,
+        redact=session.redact,
         live=live,
-        budgets=Budgets(store, heartbeat.hosted_seconds, price),
-        usage_limits=UsageLimits(store, clock, rng=machine.rng),
-        pool=pool,
-        mcp=mcp,
+        budgets=Budgets(store, heartbeat.hosted_seconds, models.price),
+        usage_limits=UsageLimits(store, clock, rng=options.machine.rng),
+        pool=tools.pool,
+        mcp=tools.mcp,
         watched=partial(is_watched, store.path, store.session_id),
-        programs=AgentPrograms(programs, environ, containment, tool_server.serve),
-        worktrees=worktrees,
+        programs=AgentPrograms(tools.programs, tools.environ, tools.containment, tools.server.serve),
+        worktrees=tools.worktrees,
         calibrations=Calibrations(partial(agents.reported_prompts, store, store.session_id)),
         memory_model=lambda role: (
             (roles[role].memory_model if role in roles else None) or config.memory.model
         ),
         effort=effort,
-        thinking_tokens=lambda role, ref: efforts.thinking_tokens(ref, host_of(ref), effort(role)),
+        thinking_tokens=lambda role, ref: efforts.thinking_tokens(ref, models.host_of(ref), effort(role)),
         settings=LoopSettings(
-            approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
+            approval_timeout_seconds=options.approval_timeout(settings.approval_timeout_seconds),
             max_output_tokens=config.max_output_tokens,
             memory_effort=config.memory.effort,
             context_tokens=settings.context_tokens,
@@ -402,41 +493,7 @@ async def _assemble(
             observational=config.memory.mode == "observational",
         ),
     )
-
-    tool_server.use(environment)
-
-    async def joined(server: str, found: dict[str, Tool]) -> None:
-        defaults.update({name: tool.permission for name, tool in found.items()})
-        tools.update(found)
-        text = f"MCP server {server} answers now: {len(found)} tools"
-        await store.commit(lambda tx: tx.event("host.warning", text=text))
-
-    mcp.on_late = joined
-    host = SessionHost(
-        environment,
-        live,
-        roles,
-        models=chosen,
-        settings=settings,
-        agents_md=agents_md(workspace),
-        heartbeat=heartbeat,
-        once=once,
-        watch=machine.watch,
-    )
-    if once is None and (config.alerts.command or config.alerts.webhook):
-        host.alerts = Alerts(store, config.alerts, redact)
-    host.warnings = redact(
-        [
-            *left,
-            *roles.warnings,
-            *_roles_gone(store, roles),
-            *dearer,
-            *dict.fromkeys(line for line in lacking if line is not None),
-            *mcp.warnings,
-            *([recalling.warning] if recalling.warning else []),
-        ]
-    )
-    return AssembledHost(host, pool, mcp, models, containment, tool_server)
+    return environment, live, heartbeat
 
 
 def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:
