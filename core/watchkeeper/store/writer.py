@@ -102,6 +102,12 @@ class Group:
             fence = self.fences[key] = Fence(event_seq=seq)
         return fence
 
+    def close(self) -> None:
+        """End the last query, also where it has more rows: it would keep its snapshot, from which nobody can write any more
+        once another connection has committed."""
+        if self.cursor is not self.connection:
+            self.cursor.close()
+
     def prove(self) -> None:
         """Make sure, before COMMIT is sent, that it can be found out later whether it was done: by an event `seq`, or by
         the number of the transaction.
@@ -416,6 +422,7 @@ class Writer:
         self._check_files()
         expected, self._expected = self._expected, {}
         uncertain = self._uncertain.group.expected if self._uncertain is not None else {}
+        group = Group(connection, expected, uncertain)
         try:
             with driver.noting_system_errors(connection), postgres.pipelined(connection):
                 if isinstance(self.path, Path):
@@ -424,7 +431,7 @@ class Writer:
                     connection.execute("BEGIN")  # the fence locks the session's row
                 if gather:
                     self._gather(items)
-                self._group = group = Group(connection, expected, uncertain)
+                self._group = group
                 outcomes: list[tuple[Any, BaseException | None]] = [
                     (item.batch(group), None) for item in items
                 ]
@@ -439,6 +446,8 @@ class Writer:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+        finally:
+            group.close()
         self.commits += 1
         if not isinstance(self.path, Path):
             self._uncertain = None

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -351,3 +352,29 @@ def test_a_copy_of_the_file_alone_has_everything_once_its_writer_is_closed(path,
     copied = database.open_readonly(copy)
     assert notes(copied) == [1]
     copied.close()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_query_that_is_not_read_to_its_end_holds_up_no_later_commit(
+    path, writer, other, monkeypatch, fails
+):
+    """It kept its snapshot: once the index was written, the writer got no lock for 30 s."""
+    for number in range(3):
+        writer.submit(note(number)).result(10)
+
+    def looks_at_the_first(group: Group) -> None:
+        assert group.cursor.execute("SELECT value FROM notes").fetchone() is not None
+        if fails:
+            raise ValueError("refused")
+
+    looked = writer.submit(looks_at_the_first)
+    if fails:
+        with pytest.raises(ValueError, match="refused"):
+            looked.result(10)
+    else:
+        looked.result(10)
+    with closing(sqlite3.connect(path)) as index, index:
+        index.execute("INSERT INTO notes VALUES (3)")
+    monkeypatch.setattr(driver, "LOCK_TIMEOUT_SECONDS", 0.0)
+    writer.submit(note(4)).result(10)
+    assert notes(other) == [0, 1, 2, 3, 4]

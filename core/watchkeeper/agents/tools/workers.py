@@ -115,7 +115,7 @@ class ToolWorker(Protocol):
         """The folder that its shell is in; None where it cannot be known."""
 
     def shell_jobs(self) -> tuple[str, ...]:
-        """The command lines of its shell's background jobs."""
+        """The command line of each of its shell's background jobs; empty for one that begins or ends in this moment."""
 
     def memory_bytes(self) -> int | None:
         """The memory of the worker and all that it started; None where the system cannot tell."""
@@ -235,7 +235,7 @@ class Child:
         return folder_of_shell(self.pid)
 
     def shell_jobs(self) -> tuple[str, ...]:
-        return tuple(filter(None, map(command_line, jobs_of_shell(self.pid))))
+        return tuple(map(command_line, jobs_of_shell(self.pid)))
 
     def memory_bytes(self) -> int | None:
         return memory_bytes(self.pid)
@@ -511,7 +511,7 @@ class _Shell:
             child = self.child
             if child is None:
                 return
-            identity, jobs = self.identity, child.shell_jobs()
+            identity, jobs = self.identity, tuple(filter(None, child.shell_jobs()))
             try:
                 async with asyncio.timeout(SAVE_SECONDS):
                     answer = await child.call({"tool": SAVE_SHELL, "arguments": {}})
