@@ -195,8 +195,10 @@ def at_end(read: Read, session: str, ledger: Ledger) -> list[str]:
     status = read("SELECT status FROM sessions WHERE id = ?", session)[0][0]
     if status == "done":
         found += _inputs(read, session)
+        # What a person asks of a session that has ended is for the task alone.
         if read("SELECT 1 FROM inbox i JOIN sessions s ON s.planner_agent_id = i.agent_id WHERE i.delivered_seq IS NULL"
-                " AND i.kind IN ('steer', 'person', 'rule') AND s.id = ?", session):  # fmt: skip
+                " AND i.kind IN ('steer', 'person', 'rule') AND s.id = ? AND i.commit_seq < (SELECT max(seq) FROM events"
+                " WHERE session_id = s.id AND kind = 'session.done')", session):  # fmt: skip
             found.append("the planner ended the session over the word of a person")
     return found
 

@@ -146,7 +146,7 @@ class World:
         self.shells = 0
         """How many were started."""
         self._reservations: dict[str, int] = {}
-        """What calls may use: reservation → the step of its commit."""
+        """What calls may use: epoch and reservation → the step of its commit."""
         self._reservations_begun: set[str] = set()
         self._reservations_ended: set[str] = set()
         self._shown: dict[str, tuple[str, str | None] | None] = {}
@@ -315,7 +315,11 @@ class World:
 
     def begin_call(self, agent: str, purpose: str) -> list[str]:
         """A call of the model begins; returns its reservations."""
-        mine = self.read("SELECT id FROM reservations WHERE agent_id = ? AND purpose = ?", agent, purpose)
+        mine = self.read(
+            "SELECT lease_epoch || ' ' || id FROM reservations WHERE agent_id = ? AND purpose = ?",
+            agent,
+            purpose,
+        )
         began = [row[0] for row in mine if row[0] not in self._reservations_begun]
         self._reservations_begun.update(began)
         return began
@@ -325,7 +329,7 @@ class World:
         self._reservations_ended.update(reservations)
 
     def _look_at_reservations(self) -> None:
-        rows = self.read("SELECT id, agent_id, lease_epoch FROM reservations")
+        rows = self.read("SELECT lease_epoch || ' ' || id, agent_id, lease_epoch FROM reservations")
         now = {row[0] for row in rows}
         if new := now - self._reservations.keys():
             self.problems += checks.reserved(
