@@ -645,6 +645,15 @@ def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> Non
     budgets.note_reached(tx, agent.id, owner, reached.kind, reached.reason, reached.required)
 
 
+def is_overtaken(tx: Transaction, planner_id: str, ending: RunResult | None) -> bool:
+    """Whether a person has said or done something since the planner asked for the end: it reads that first."""
+    return (
+        ending is not None
+        and ending.outcome is TaskOutcome.FINISHED
+        and plans.has_word_of_person(tx, planner_id)
+    )
+
+
 def write_ending(
     tx: Transaction, agent: Agent, ending: RunResult, text: str, turn: int, snapshot: Snapshot | None
 ) -> None:

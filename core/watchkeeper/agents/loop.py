@@ -21,6 +21,7 @@ from watchkeeper.agents.agent_state import (
     Recorded,
     RunResult,
     TaskOutcome,
+    is_overtaken,
     limits_of,
     note_budget,
     thinking_beyond,
@@ -39,7 +40,7 @@ from watchkeeper.records.errors import HostFault, StoreUnusable
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
 from watchkeeper.records.text import cut
-from watchkeeper.store import agents, plans
+from watchkeeper.store import agents, budgets, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.messages import load_messages
 from watchkeeper.store.plans import Note
@@ -423,6 +424,7 @@ class AgentLoop:
         snapshot = self.memory.snapshot() if ending is not None else None
 
         def write(tx: Transaction) -> None:
+            nonlocal ending
             assert_mine(tx, self._agent.id)
             change.write(tx)
             results_seq = change.last_seq
@@ -433,6 +435,8 @@ class AgentLoop:
                     "UPDATE tasks SET resume_token = ? WHERE id = ? AND assigned_agent = ?",
                     (f"{self._agent.id}:{self._turn}:{results_seq}", self._agent.task_id, self._agent.id),
                 )
+            if is_overtaken(tx, self._agent.id, ending):
+                ending = None
             if ending is not None:
                 write_ending(tx, self._agent, ending, ending.reason, self._turn, snapshot)
 
@@ -643,6 +647,8 @@ class AgentLoop:
 
     def _note_lost_call(self, tx: Transaction, called: ModelCallResult) -> None:
         if not called.was_made:
+            if called.reservation is not None:
+                budgets.settle_reservation(tx, called.reservation.id)
             return
         called.record(tx, self._agent.id, self._turn + 1)
         tx.event(

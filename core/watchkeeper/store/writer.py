@@ -63,7 +63,7 @@ class Group:
         uncertain: Mapping[FenceKey, int] | None = None,
     ) -> None:
         self.connection = connection
-        self.cursor = connection.cursor()
+        self.cursor: Any = connection.cursor()
         self.fences: dict[FenceKey, Fence] = {}
         self.number: str | None = None
         """The number of the transaction on PostgreSQL: whether it was committed can be asked later."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents import agent_state, backends, roles
-from watchkeeper.agents.agent_state import RunResult, TaskOutcome, note_budget, write_ending
+from watchkeeper.agents.agent_state import RunResult, TaskOutcome, is_overtaken, note_budget, write_ending
 from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.backends import (
     AgentBackend,
@@ -1183,18 +1183,21 @@ class ProgramLoop:
             f"program.turn_{status}", agent_id=self._agent.id, task_id=self._agent.task_id, reason=reason
         )
 
-    async def _end(self, ending: RunResult, text: str, status: str = "") -> RunResult:
-        """End the work; `status`: how its last turn ended, where that is not written yet."""
+    async def _end(self, ending: RunResult, text: str, status: str = "") -> RunResult | None:
+        """End the work; `status`: how its last turn ended, where that is not written yet. None: a person's word came before
+        the end."""
         snapshot = self._record.snapshot()
 
-        def write(tx: Transaction) -> None:
+        def write(tx: Transaction) -> bool:
             assert_mine(tx, self._agent.id)
             if status:
                 self._end_turn(tx, status)
+            if is_overtaken(tx, self._agent.id, ending):
+                return False
             write_ending(tx, self._agent, ending, text, self._turn, snapshot)
+            return True
 
-        await self._store.commit(write)
-        return ending
+        return ending if await self._store.commit(write) else None
 
     async def _rest(self) -> RunResult:
         await self._store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
