@@ -25,6 +25,14 @@ FOUND: dict[str, Found] = {
     "a question of an agent program fails with the lease, and nothing takes its error": Found(
         3082, ["t0"], [(344, "deny", 707630371), (352, "lost_lease", 886513921)]
     ),
+    "a person revises a task between the planner's last call and the end": Found(
+        20434,
+        ["t0", "t1", "t2"],
+        [
+            (171, "compact", 814163922), (224, "pin_fact", 232446651), (274, "compact", 758713601),
+            (323, "cancel_task", 228692876), (350, "compact", 27562741), (507, "plan_revise", 143161088),
+        ],
+    ),
     "a question that a crash cut is answered, its call ends without it, and the agent waits for ever": Found(
         23,
         ["t0", "t1", "t2", "t3", "t4", "t5"],
