@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from tests.support.proxy import far_away
 
 from watchkeeper.records.messages import Cost, Message, PriceStatus, Usage
+from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.states import ModelCallStatus, ToolCallStatus
 from watchkeeper.runtime.lifecycle import NewSession, create_session
@@ -43,10 +44,10 @@ def reply(tx: Transaction, agent_id: str, turn: int) -> int:
         {"type": "tool_use", "id": f"t{turn}", "name": "read_file", "input": {"path": "a.py"}},
     ]
     messages.add_messages(tx, agent_id, [Message(seq, "assistant", said, 120, 120 * seq, tx.now)])
-    call = agents.add_model_call(
-        tx, agent_id=agent_id, turn=turn, purpose="step", model="test/model", status=ModelCallStatus.DONE, usage=USAGE,
+    call = agents.add_model_call(tx, ModelCallRecord(
+        agent_id=agent_id, turn=turn, purpose="step", model="test/model", status=ModelCallStatus.DONE, usage=USAGE,
         cost=COST, started_at=tx.now, latency_seconds=0.5,
-    )  # fmt: skip
+    ))  # fmt: skip
     agents.begin_step(tx, agent_id, turn, seq, tx.now)
     ids = agents.add_intents(tx, agent_id, turn, seq, [(f"t{turn}", "read_file", True, None)])
     tx.event("model.replied", agent_id=agent_id, turn=turn, call=call)

@@ -198,6 +198,7 @@ def test_what_was_used_before_counts_for_the_session_and_for_no_budget(tmp_path)
     from tests.core.runtime.conftest import Ground
 
     from watchkeeper.records.messages import Cost, PriceStatus, Usage
+    from watchkeeper.records.model_calls import ModelCallRecord
     from watchkeeper.records.states import ModelCallStatus
     from watchkeeper.store import agents, budgets
 
@@ -213,10 +214,10 @@ def test_what_was_used_before_counts_for_the_session_and_for_no_budget(tmp_path)
                 agents.save_program_session(
                     tx, agents.ProgramSession(name, "codex", "", CODEX, None, None, "/", 0)
                 )
-            agents.add_model_call(
-                tx, agent_id=name, turn=0, purpose="turn", model="m", status=ModelCallStatus.DONE, usage=Usage(tokens),
-                cost=Cost(float(tokens), PriceStatus.EXACT), started_at=1.0, latency_seconds=0.0,
-            )  # fmt: skip
+            agents.add_model_call(tx, ModelCallRecord(
+                agent_id=name, turn=0, purpose="turn", model="m", status=ModelCallStatus.DONE, usage=Usage(tokens),
+                cost=Cost(float(tokens), PriceStatus.EXACT), started_at=1.0,
+            ))  # fmt: skip
         assert budgets.used(tx, ground.session, None, "tokens") == 11
 
     ground.write(add)

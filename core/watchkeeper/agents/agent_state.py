@@ -27,6 +27,7 @@ from watchkeeper.memory.history import (
     undo_targets,
 )
 from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.records.compactions import CompactionRecord
 from watchkeeper.records.errors import Shortage
 from watchkeeper.records.messages import Content, Message, Role
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
@@ -178,9 +179,7 @@ class Recorded:
         if moved:
             tx.event(f"compaction.{trigger}", agent_id=self.agent_id, view=change.view.version, **measures)
             return None
-        compaction_id = message_rows.add_compaction(
-            tx,
-            self.agent_id,
+        compaction = CompactionRecord(
             status="applied",
             instructions=instructions,
             reason=change.reason or change.view.reason,
@@ -189,6 +188,7 @@ class Recorded:
             model="digest",
             **measures,
         )
+        compaction_id = message_rows.add_compaction(tx, self.agent_id, compaction)
         tx.event("compaction.applied", agent_id=self.agent_id, compaction=compaction_id, **measures)
         return compaction_id
 

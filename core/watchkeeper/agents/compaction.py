@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -31,6 +31,7 @@ from watchkeeper.memory.engine import (
 )
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.models.registry import SURVEYOR
+from watchkeeper.records.compactions import CompactionResult
 from watchkeeper.records.errors import STORE_LOST, BadInput
 from watchkeeper.records.messages import ModelRequest, ObservationKind, Purpose, Usage
 from watchkeeper.store import messages as rows
@@ -296,7 +297,8 @@ class CompactionRunner:
 
         def end(tx: Transaction, why: str) -> None:
             if found.status == "running":
-                rows.end_compaction(tx, self._agent.id, found.id, status="abandoned", reason=why)
+                ended = CompactionResult(status="abandoned", reason=why)
+                rows.end_compaction(tx, self._agent.id, found.id, ended)
 
         begun = await self.begin(
             trigger=found.trigger,
@@ -315,7 +317,8 @@ class CompactionRunner:
                 again = self._insert_row(
                     tx, found.trigger, found.instructions, found.high_water, model=found.model
                 )
-                rows.end_compaction(tx, self._agent.id, again, status="rejected", reason=refused)
+                ended = CompactionResult(status="rejected", reason=refused)
+                rows.end_compaction(tx, self._agent.id, again, ended)
 
         await self._environment.store.commit(refuse)
 
@@ -505,25 +508,26 @@ class CompactionRunner:
         joined: Change | None = None,
     ) -> None:
         """`change`: what the pass made of the context; `joined`: the change of a later pass that holds its text too."""
-        cost = row.spent.record(tx, self._agent.id)
-        measures: dict[str, Any] = {} if joined is None else {"view_after": joined.view.version}
+        result = CompactionResult(
+            status=status, reason=reason, cost_usd=row.spent.record(tx, self._agent.id),
+            view_after=None if joined is None else joined.view.version,
+        )  # fmt: skip
         if row.began is not None:
-            measures["tokens_spent"] = row.spent.all_tokens
-            measures["seconds"] = self._environment.clock.monotonic() - row.began
+            seconds = self._environment.clock.monotonic() - row.began
+            result = replace(result, tokens_spent=row.spent.all_tokens, seconds=seconds)
         if change is not None:
             observed = row.trigger in OBSERVED.values()
-            measures |= {
-                "tokens_before": change.tokens_before if observed else None,
-                "tokens_after": change.tokens if observed else _tokens_after(row.tokens_before, change),
-                "messages_removed": change.messages_removed,
-                "high_water": change.high_water,
-                "view_before": change.views[0].parent if change.views else None,
-                "view_after": change.view.version,
-                "cache_tokens_invalidated": min(self._cached_tokens, change.cache_tokens_invalidated),
-            }
-        rows.end_compaction(
-            tx, self._agent.id, row.id, status=status, reason=reason, cost_usd=cost, **measures
-        )
+            result = replace(
+                result,
+                tokens_before=change.tokens_before if observed else None,
+                tokens_after=change.tokens if observed else _tokens_after(row.tokens_before, change),
+                messages_removed=change.messages_removed,
+                high_water=change.high_water,
+                view_before=change.views[0].parent if change.views else None,
+                view_after=change.view.version,
+                cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated),
+            )
+        rows.end_compaction(tx, self._agent.id, row.id, result)
 
 
 def _tokens_after(before: int, change: Change) -> int:

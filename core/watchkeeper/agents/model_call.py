@@ -15,6 +15,7 @@ from watchkeeper.agents.limits import (
     PlannedCall,
     Reservation,
 )
+from watchkeeper.models.gate import Gate
 from watchkeeper.records import errors
 from watchkeeper.records.errors import HostFault, StoreUnusable, raising_host_faults
 from watchkeeper.records.messages import (
@@ -22,6 +23,7 @@ from watchkeeper.records.messages import (
     Delta,
     ErrorKind,
     ModelError,
+    ModelEvent,
     ModelRequest,
     PriceStatus,
     Purpose,
@@ -30,6 +32,7 @@ from watchkeeper.records.messages import (
     Usage,
     UsageSoFar,
 )
+from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.records.text import cut
 from watchkeeper.store import agents, budgets
@@ -114,24 +117,22 @@ class ModelCallResult:
         for row in self.begun.values():
             agents.drop_begun_call(tx, row)
         for charge in self.charges:
-            agents.add_model_call(
-                tx,
+            charged = ModelCallRecord(
                 agent_id=agent_id,
-                turn=turn if self.reply is not None else max(0, turn - 1),
+                turn=turn if reply is not None else max(0, turn - 1),
                 purpose=charge.purpose,
                 model=charge.model_ref,
                 status=charge.status,
                 usage=charge.usage,
                 cost=charge.cost,
                 started_at=self.started_at,
-                latency_seconds=0.0,
                 error=charge.error,
                 request_id=charge.request_id,
                 usage_exact=charge.exact,
             )
+            agents.add_model_call(tx, charged)
         request_id = self.partial.request_id if self.partial is not None else None
-        return agents.add_model_call(
-            tx,
+        call = ModelCallRecord(
             agent_id=agent_id,
             turn=turn,
             purpose=self.request.purpose,
@@ -150,6 +151,7 @@ class ModelCallResult:
             estimated_prompt_tokens=self.estimated_prompt_tokens,
             usage_exact=reply.usage_exact if reply else False,
         )
+        return agents.add_model_call(tx, call)
 
 
 @dataclass(slots=True)
@@ -206,6 +208,198 @@ class _NoViewers:
         """Show nothing."""
 
 
+@dataclass(slots=True, eq=False)
+class _CallInProgress:
+    """One call of a model, with all of its attempts, until it has a result."""
+
+    environment: Environment
+    control: AgentControl
+    live: LiveBoard
+    model_ref: str
+    request: ModelRequest
+    planned: PlannedCall
+    started_at: float
+    began: float
+    """`started_at` by the monotonic clock."""
+    waited_seconds: float = 0.0
+    retries: int = 0
+    reservation: Reservation | None = None
+    tests_limit: bool = False
+    """Whether it is the one call that tests whether a usage limit has ended."""
+    was_made: bool = False
+    partial: UsageSoFar | None = None
+    """What the provider has counted of the attempt that runs."""
+    attempts: int = 0
+    """Those of which the provider has counted anything."""
+    charges: list[Charge] = field(default_factory=list)
+    begun: dict[int, int] = field(default_factory=dict)
+    reply: Reply | None = None
+    error: ModelError | None = None
+    refused: BudgetReached | None = None
+
+    async def run(self) -> Reply:
+        """Make the call, and make it again after a wait while a resource of the machine is short."""
+        clock = self.environment.clock
+        for wait_seconds in errors.RETRY_SECONDS:
+            try:
+                with raising_host_faults():
+                    return await self._attempt()
+            except HostFault as fault:
+                self._charge_broken(str(fault))
+                self._show("retrying", str(fault), until=clock.now() + wait_seconds)
+            self.control.set_waiting(True)
+            await clock.sleep(wait_seconds)
+        with raising_host_faults():
+            return await self._attempt()
+
+    async def _attempt(self) -> Reply:
+        """Reserve room, wait for a slot, and stream the reply."""
+        clock = self.environment.clock
+        self._show("slot", "waiting for a slot")
+        self.control.set_waiting(True)
+        await self._reserve()
+        gate = self.environment.gate(self.model_ref)
+        reply: Reply | None = None
+        async with AsyncExitStack() as slot:
+            await self._enter(gate, slot)
+            self.waited_seconds = clock.monotonic() - self.began
+
+            async def pause(seconds: float) -> None:
+                # A call that waits for its next attempt holds no slot.
+                await slot.aclose()
+                await clock.sleep(seconds)
+                await self._enter(gate, slot)
+
+            self.was_made = True
+            self.control.set_waiting(False)
+            self._show("working", "calling the model")
+            model = self.environment.model(self.model_ref)
+            async for event in model.stream(replace(self.request, pause=pause)):
+                self.control.set_waiting(isinstance(event, Retrying))
+                if isinstance(event, Reply):
+                    reply = event
+                self._take(event, gate)
+        if reply is None:
+            raise ModelError(f"{self.model_ref} ended its stream without a reply", kind=ErrorKind.RETRY)
+        return reply
+
+    async def _reserve(self) -> None:
+        if self.reservation is not None:  # the call is tried again
+            return
+        reserved = await self.environment.budgets.reserve(self.planned)
+        if isinstance(reserved, BudgetReached):
+            raise _OverBudget(reserved)
+        self.reservation = reserved
+
+    async def _enter(self, gate: Gate, slot: AsyncExitStack) -> None:
+        """Wait for a slot, and for the end of a usage limit, until the call may be sent."""
+        limits = self.environment.usage_limits
+        while True:
+            await slot.enter_async_context(gate.slot(self.request.purpose, self.request.agent_id))
+            # Asked with the slot in hand: others may have met a limit while this call waited for it.
+            admission = Admission.TEST if self.tests_limit else limits.admit(self.model_ref)
+            self.tests_limit = admission is Admission.TEST
+            if admission is not Admission.WAIT:
+                return
+            await slot.aclose()
+            self._show("slot", "waiting for one call that tests whether the usage limit has ended")
+            await limits.await_test(self.model_ref)
+
+    def _take(self, event: ModelEvent, gate: Gate) -> None:
+        """Show and count what the model's stream brings."""
+        if isinstance(event, Delta):
+            self.live.stream(self.request.agent_id, event.text, event.kind)
+        elif isinstance(event, UsageSoFar):
+            if self.partial is None and event.usage.total_tokens:
+                self._note_begun(event)
+            self.partial = event
+        elif isinstance(event, Retrying):
+            clock = self.environment.clock
+            self._charge_broken(event.reason)
+            self.retries = event.attempt
+            activity = "rate_limited" if event.rate_limited else "retrying"
+            if event.rate_limited:
+                gate.rate_limit(clock.now() + event.wait_seconds, event.reason)
+            self._show(activity, event.reason, until=clock.now() + event.wait_seconds)
+        else:
+            self.partial = None
+            self._charge_side_calls(event)
+
+    def _show(self, activity: str, detail: str, *, until: float | None = None) -> None:
+        self.live.show(self.request.agent_id, activity, detail, until=until)
+
+    def _note_begun(self, counted: UsageSoFar) -> None:
+        """Store what the provider has counted, in case the host is killed during the call."""
+        self.attempts += 1
+        store, now, attempt = self.environment.store, self.environment.clock.now(), self.attempts
+
+        def write(group: Group) -> None:
+            # The record may be in the same group, whose commit it does not wait for. A group may be written again.
+            tx = Transaction(group, store.session_id, store.epoch, now)
+            self.begun[attempt] = agents.begin_model_call(
+                tx, agent_id=self.request.agent_id, purpose=self.request.purpose, model=self.model_ref, usage=counted.usage,
+                started_at=self.started_at, request_id=counted.request_id,
+            )  # fmt: skip
+
+        with suppress(StoreUnusable):  # the call goes on; its record will meet the same fault
+            store.writer.submit(write)
+
+    def _charge_side_calls(self, of: Reply | UsageSoFar) -> None:
+        provider = self.model_ref.partition("/")[0]
+        for side in of.side_calls:
+            ref = f"{provider}/{side.model}" if side.model else self.model_ref
+            cost = self.environment.price(ref, side.usage, side.exact, of.modifiers)
+            self.charges.append(
+                Charge(side.kind, ref, ModelCallStatus.DONE, side.usage, cost, side.exact, of.request_id)
+            )
+
+    def _charge_broken(self, reason: str) -> None:
+        """The attempt that ran has ended without a reply, and another one follows."""
+        broken, self.partial = self.partial, None
+        if broken is None:
+            return
+        self.charges.append(
+            Charge(self.request.purpose, self.model_ref, ModelCallStatus.ERROR, broken.usage, self._price(broken), False,
+                   broken.request_id, cut(reason, 2000))
+        )  # fmt: skip
+        self._charge_side_calls(broken)
+
+    def _price(self, counted: Reply | UsageSoFar) -> Cost:
+        exact = counted.usage_exact if isinstance(counted, Reply) else False
+        return self.environment.price(
+            self.model_ref, counted.usage, exact, counted.modifiers, counted.searches
+        )
+
+    def result(self) -> ModelCallResult:
+        """The call as it ended, with the use of its reservation reported."""
+        if self.partial is not None:
+            self._charge_side_calls(self.partial)
+        counted = self.reply if self.reply is not None else self.partial
+        ended = ModelCallResult(
+            reply=self.reply,
+            error=self.error,
+            cost=self._price(counted) if counted is not None else Cost(None, PriceStatus.UNPRICED),
+            started_at=self.started_at,
+            waited_seconds=self.waited_seconds,
+            latency_seconds=self.environment.clock.monotonic() - self.began - self.waited_seconds,
+            retries=self.retries,
+            estimated_prompt_tokens=self.planned.input_tokens,
+            model_ref=self.model_ref,
+            request=self.request,
+            reservation=self.reservation,
+            refused=self.refused,
+            was_made=self.was_made or (self.refused is None and self.error is None),
+            partial=self.partial,
+            charges=tuple(self.charges),
+            begun=self.begun,
+        )
+        if self.reservation is not None:
+            is_turn = self.request.purpose in (Purpose.TURN, Purpose.PLANNER)
+            turns = 1 if self.reply is not None and is_turn else 0
+            self.reservation.end(Usage(input_tokens=ended.tokens), ended.cost_usd, turns)
+        return ended
+
+
 async def call_model(
     environment: Environment,
     control: AgentControl,
@@ -226,195 +420,36 @@ async def call_model(
     Raises:
         HostFault: a resource of the machine ran out, also when the call was tried again.
     """
-    clock, agent_id = environment.clock, request.agent_id
-    live: LiveBoard = environment.live if shown else _NoViewers()
-    started_at, began = clock.now(), clock.monotonic()
     planned = PlannedCall(
-        agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens
+        request.agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens
     )
-    waited = 0.0
-    retries = 0
-    reservation: Reservation | None = None
+    call = _CallInProgress(
+        environment, control, environment.live if shown else _NoViewers(), model_ref, request, planned,
+        started_at=environment.clock.now(), began=environment.clock.monotonic(),
+    )  # fmt: skip
     limits = environment.usage_limits
-    tests = was_made = False
-    partial: UsageSoFar | None = None
-    charges: list[Charge] = []
-    attempts = 0
-    begun: dict[int, int] = {}
-
-    def note_begun(counted: UsageSoFar) -> None:
-        nonlocal attempts
-        attempts += 1
-        store, now, attempt = environment.store, clock.now(), attempts
-
-        def write(group: Group) -> None:
-            # The record may be in the same group, whose commit it does not wait for. A group may be written again.
-            tx = Transaction(group, store.session_id, store.epoch, now)
-            begun[attempt] = agents.begin_model_call(
-                tx, agent_id=agent_id, purpose=request.purpose, model=model_ref, usage=counted.usage,
-                started_at=started_at, request_id=counted.request_id,
-            )  # fmt: skip
-
-        with suppress(StoreUnusable):  # the call goes on; its record will meet the same fault
-            store.writer.submit(write)
-
-    def charge_side_calls(of: Reply | UsageSoFar) -> None:
-        provider = model_ref.partition("/")[0]
-        for side in of.side_calls:
-            ref = f"{provider}/{side.model}" if side.model else model_ref
-            cost = environment.price(ref, side.usage, side.exact, of.modifiers)
-            charges.append(
-                Charge(side.kind, ref, ModelCallStatus.DONE, side.usage, cost, side.exact, of.request_id)
-            )
-
-    def charge_broken(reason: str) -> None:
-        """The attempt that ran has ended without a reply, and another one follows."""
-        nonlocal partial
-        broken, partial = partial, None
-        if broken is None:
-            return
-        cost = environment.price(model_ref, broken.usage, False, broken.modifiers, broken.searches)
-        charges.append(
-            Charge(request.purpose, model_ref, ModelCallStatus.ERROR, broken.usage, cost, False, broken.request_id,
-                   cut(reason, 2000))
-        )  # fmt: skip
-        charge_side_calls(broken)
-
-    async def converse() -> Reply:
-        nonlocal waited, retries, reservation, was_made, partial
-        live.show(agent_id, "slot", "waiting for a slot")
-        control.set_waiting(True)
-        if reservation is None:  # else the call is tried again
-            reserved = await environment.budgets.reserve(planned)
-            if isinstance(reserved, BudgetReached):
-                raise _OverBudget(reserved)
-            reservation = reserved
-        gate = environment.gate(model_ref)
-        async with AsyncExitStack() as held:
-
-            async def enter() -> None:
-                nonlocal tests
-                while True:
-                    await held.enter_async_context(gate.slot(request.purpose, agent_id))
-                    # Asked with the slot in hand: others may have met a limit while this call waited for it.
-                    admission = Admission.TEST if tests else limits.admit(model_ref)
-                    tests = admission is Admission.TEST
-                    if admission is not Admission.WAIT:
-                        return
-                    await held.aclose()
-                    live.show(
-                        agent_id, "slot", "waiting for one call that tests whether the usage limit has ended"
-                    )
-                    await limits.await_test(model_ref)
-
-            await enter()
-            waited = clock.monotonic() - began
-
-            async def pause(seconds: float) -> None:
-                # A call that waits for its next attempt holds no slot.
-                await held.aclose()
-                await clock.sleep(seconds)
-                await enter()
-
-            was_made = True
-            control.set_waiting(False)
-            live.show(agent_id, "working", "calling the model")
-            reply: Reply | None = None
-            model = environment.model(model_ref)
-            async for event in model.stream(replace(request, pause=pause)):
-                control.set_waiting(isinstance(event, Retrying))
-                if isinstance(event, Delta):
-                    live.stream(agent_id, event.text, event.kind)
-                elif isinstance(event, UsageSoFar):
-                    if partial is None and event.usage.total_tokens:
-                        note_begun(event)
-                    partial = event
-                elif isinstance(event, Retrying):
-                    charge_broken(event.reason)
-                    retries = event.attempt
-                    activity = "rate_limited" if event.rate_limited else "retrying"
-                    if event.rate_limited:
-                        gate.rate_limit(clock.now() + event.wait_seconds, event.reason)
-                    live.show(agent_id, activity, event.reason, until=clock.now() + event.wait_seconds)
-                else:
-                    reply, partial = event, None
-                    charge_side_calls(event)
-        if reply is None:
-            raise ModelError(f"{model_ref} ended its stream without a reply", kind=ErrorKind.RETRY)
-        return reply
-
-    reply: Reply | None = None
-    error: ModelError | None = None
-    refused: BudgetReached | None = None
-
-    async def converse_with_retries() -> Reply:
-        for wait_seconds in errors.RETRY_SECONDS:
-            try:
-                with raising_host_faults():
-                    return await converse()
-            except HostFault as fault:
-                charge_broken(str(fault))
-                live.show(agent_id, "retrying", str(fault), until=clock.now() + wait_seconds)
-            control.set_waiting(True)
-            await clock.sleep(wait_seconds)
-        with raising_host_faults():
-            return await converse()
-
-    def result() -> ModelCallResult:
-        if partial is not None:
-            charge_side_calls(partial)
-        cost = Cost(None, PriceStatus.UNPRICED)
-        if reply is not None:
-            cost = environment.price(
-                model_ref, reply.usage, reply.usage_exact, reply.modifiers, reply.searches
-            )
-        elif partial is not None:
-            cost = environment.price(model_ref, partial.usage, False, partial.modifiers, partial.searches)
-        ended = ModelCallResult(
-            reply=reply,
-            error=error,
-            cost=cost,
-            started_at=started_at,
-            waited_seconds=waited,
-            latency_seconds=clock.monotonic() - began - waited,
-            retries=retries,
-            estimated_prompt_tokens=estimated_prompt_tokens,
-            model_ref=model_ref,
-            request=request,
-            reservation=reservation,
-            refused=refused,
-            was_made=was_made or (refused is None and error is None),
-            partial=partial,
-            charges=tuple(charges),
-            begun=begun,
-        )
-        if reservation is not None:
-            turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
-            reservation.end(Usage(input_tokens=ended.tokens), ended.cost_usd, turns)
-        return ended
-
     try:
-        reply = await control.abandonable(converse_with_retries())
+        call.reply = await control.abandonable(call.run())
         reach("model.replied")
-        retries = max(retries, reply.retries)
+        call.retries = max(call.retries, call.reply.retries)
     except ModelError as failed:
-        error = limits.note(model_ref, failed) if was_made else failed
-        retries = max(retries, failed.retries)
+        call.error = limits.note(model_ref, failed) if call.was_made else failed
+        call.retries = max(call.retries, failed.retries)
     except _OverBudget as over:
-        refused = over.reached
+        call.refused = over.reached
     except Interrupted:
         pass
     except BaseException:
-        if abandoned is not None and (partial is not None or charges):
-            abandoned(result())
-        elif reservation is not None:
-            reservation.release()  # nothing of this call will be recorded
+        if abandoned is not None and (call.partial is not None or call.charges):
+            abandoned(call.result())
+        elif call.reservation is not None:
+            call.reservation.release()  # nothing of this call will be recorded
         raise
     finally:
         control.set_waiting(False)
-        if tests:
-            limits.end_test(model_ref, succeeded=reply is not None)
-    return result()
+        if call.tests_limit:
+            limits.end_test(model_ref, succeeded=call.reply is not None)
+    return call.result()
 
 
 async def call_beside(

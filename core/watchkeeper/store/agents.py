@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus, ToolSpec, Usage
+from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.states import (
     AGENT_ENDED,
     AGENT_MOVES,
@@ -378,28 +379,9 @@ def reported_prompts(reads: Reads, session_id: str, model: str) -> list[tuple[in
     return [(row[0], row[1]) for row in reversed(rows)]
 
 
-def add_model_call(
-    tx: Transaction,
-    *,
-    agent_id: str,
-    turn: int,
-    purpose: str,
-    model: str,
-    status: ModelCallStatus,
-    usage: Usage,
-    cost: Cost,
-    started_at: float,
-    latency_seconds: float,
-    first_token_seconds: float | None = None,
-    waited_seconds: float = 0.0,
-    retries: int = 0,
-    error: str | None = None,
-    request_id: str | None = None,
-    stop_reason: str | None = None,
-    estimated_prompt_tokens: int = 0,
-    usage_exact: bool = True,
-) -> int:
+def add_model_call(tx: Transaction, call: ModelCallRecord) -> int:
     """Record one call, and add it to its agent's and its session's running totals; returns its id."""
+    usage, cost = call.usage, call.cost
     call_id = tx.insert(
         "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, stop_reason,"
         " input_tokens, output_tokens,"
@@ -408,16 +390,17 @@ def add_model_call(
         " latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id, commit_seq)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            tx.session_id, agent_id, turn, purpose, model, status, stop_reason, usage.input_tokens, usage.output_tokens,
-            usage.cache_read_tokens, usage.cache_write_tokens, estimated_prompt_tokens, int(usage_exact), cost.usd, cost.status,
-            started_at, latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id,
-            tx.commit_seq,
+            tx.session_id, call.agent_id, call.turn, call.purpose, call.model, call.status, call.stop_reason,
+            usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens,
+            call.estimated_prompt_tokens, int(call.usage_exact), cost.usd, cost.status, call.started_at,
+            call.latency_seconds, call.first_token_seconds, call.waited_seconds, call.retries, call.error,
+            call.request_id, tx.commit_seq,
         ),
     )  # fmt: skip
-    failed = 1 if status is ModelCallStatus.ERROR else 0
+    failed = 1 if call.status is ModelCallStatus.ERROR else 0
     unpriced = 1 if cost.status is PriceStatus.UNPRICED and usage.total_tokens else 0
     # A reply ends its turn's call; a call that failed or was abandoned leaves the agent at the turn before.
-    reached = turn if status is ModelCallStatus.DONE else 0
+    reached = call.turn if call.status is ModelCallStatus.DONE else 0
     tx.execute(
         "UPDATE agents SET input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,"
         " cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,"
@@ -427,10 +410,10 @@ def add_model_call(
         " last_active = ?, turn = CASE WHEN turn > ? THEN turn ELSE ? END WHERE id = ?",
         (
             usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, cost.usd, cost.usd,
-            unpriced, retries, failed, tx.now, reached, reached, agent_id,
+            unpriced, call.retries, failed, tx.now, reached, reached, call.agent_id,
         ),
     )  # fmt: skip
-    tx.add_usage(usage, cost, calls=1, retries=retries, errors=failed)
+    tx.add_usage(usage, cost, calls=1, retries=call.retries, errors=failed)
     return call_id
 
 
@@ -474,11 +457,11 @@ def settle_cut_calls(tx: Transaction, price: Callable[[str, Usage, bool], Cost])
         drop_begun_call(tx, row[0])
         if is_copied:  # by a fork: the original session counts it
             continue
-        add_model_call(
-            tx, agent_id=row[1], turn=row[2], purpose=row[3], model=row[4], status=ModelCallStatus.ABANDONED, usage=usage,
-            cost=price(row[4], usage, False), started_at=row[9], latency_seconds=0.0, usage_exact=False,
+        add_model_call(tx, ModelCallRecord(
+            agent_id=row[1], turn=row[2], purpose=row[3], model=row[4], status=ModelCallStatus.ABANDONED, usage=usage,
+            cost=price(row[4], usage, False), started_at=row[9], usage_exact=False,
             error="the background process stopped during the call", request_id=row[10],
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def ask_approval(

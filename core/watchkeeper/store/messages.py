@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from watchkeeper.records.compactions import CompactionRecord, CompactionResult
 from watchkeeper.records.messages import Content, Elision, Message, Observation, ObservationKind, View
 from watchkeeper.store.driver import IN_LIST, Reads, decode, encode, list_of
 
@@ -150,39 +151,18 @@ def compacted_up_to(reads: Reads, agent_id: str) -> int:
     return int(row[0] or 0)
 
 
-def add_compaction(
-    tx: Transaction,
-    agent_id: str,
-    *,
-    trigger: str,
-    status: str,
-    instructions: str | None = None,
-    reason: str | None = None,
-    high_water: int | None = None,
-    messages_removed: int = 0,
-    tokens_before: int | None = None,
-    tokens_after: int | None = None,
-    view_before: int | None = None,
-    view_after: int | None = None,
-    model: str | None = None,
-    cost_usd: float | None = None,
-    stall_seconds: float = 0.0,
-    cache_tokens_invalidated: int = 0,
-) -> int:
+def add_compaction(tx: Transaction, agent_id: str, compaction: CompactionRecord) -> int:
     """Record one pass over an agent's context; returns its id."""
-    if status == "applied":
+    if compaction.status == "applied":
         tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
     return tx.insert(
         "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, reason, high_water,"
-        " messages_removed,"
-        " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds,"
-        " cache_tokens_invalidated,"
-        " requested_at, ended_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-        " ?)",
+        " messages_removed, tokens_before, tokens_after, view_before, view_after, model, requested_at, ended_at,"
+        " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            tx.session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,
-            tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, tx.now, tx.now,
-            tx.commit_seq,
+            tx.session_id, agent_id, compaction.trigger, compaction.status, compaction.instructions, compaction.reason,
+            compaction.high_water, compaction.messages_removed, compaction.tokens_before, compaction.tokens_after,
+            compaction.view_before, compaction.view_after, compaction.model, tx.now, tx.now, tx.commit_seq,
         ),
     )  # fmt: skip
 
@@ -271,55 +251,33 @@ def keep_prepared(
     tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id)
 
 
-def end_compaction(
-    tx: Transaction,
-    agent_id: str,
-    compaction_id: int,
-    *,
-    status: str,
-    reason: str,
-    tokens_before: int | None = None,
-    tokens_after: int | None = None,
-    messages_removed: int = 0,
-    high_water: int | None = None,
-    view_before: int | None = None,
-    view_after: int | None = None,
-    cost_usd: float | None = None,
-    tokens_spent: int | None = None,
-    stall_seconds: float = 0.0,
-    seconds: float | None = None,
-    cache_tokens_invalidated: int = 0,
-) -> None:
-    """How a pass ended: applied, rejected or abandoned, why, and what it cost and gained.
-
-    `tokens_before`, `high_water`, `cost_usd` and `tokens_spent`: None leaves what is stored.
-    """
+def end_compaction(tx: Transaction, agent_id: str, compaction_id: int, result: CompactionResult) -> None:
+    """Record how a pass ended."""
     row = tx.one("SELECT trigger, tokens_before FROM compactions WHERE id = ?", (compaction_id,))
     tx.execute(
         "UPDATE compactions SET status = ?, reason = ?, tokens_before = coalesce(?, tokens_before),"
-        " tokens_after = ?,"
-        " messages_removed = ?, high_water = coalesce(?, high_water), view_before = ?, view_after = ?,"
-        " cost_usd = coalesce(?, cost_usd), tokens_spent = coalesce(?, tokens_spent), stall_seconds = ?,"
-        " seconds = ?,"
+        " tokens_after = ?, messages_removed = ?, high_water = coalesce(?, high_water), view_before = ?,"
+        " view_after = ?, cost_usd = coalesce(?, cost_usd), tokens_spent = coalesce(?, tokens_spent), seconds = ?,"
         " cache_tokens_invalidated = ?, prepared = NULL, ended_at = ? WHERE id = ?",
         (
-            status, reason, tokens_before, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, tokens_spent,
-            stall_seconds, seconds,
-            cache_tokens_invalidated, tx.now, compaction_id,
+            result.status, result.reason, result.tokens_before, result.tokens_after, result.messages_removed,
+            result.high_water, result.view_before, result.view_after, result.cost_usd, result.tokens_spent,
+            result.seconds, result.cache_tokens_invalidated, tx.now, compaction_id,
         ),
     )  # fmt: skip
-    if status == "applied":
+    if result.status == "applied":
         tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
+    known = row[1] if row else None
     tx.event(
-        f"compaction.{status}",
+        f"compaction.{result.status}",
         agent_id=agent_id,
         compaction=compaction_id,
         trigger=row[0] if row else None,
-        tokens_before=tokens_before if tokens_before is not None else row[1] if row else None,
-        tokens_after=tokens_after,
-        messages_removed=messages_removed,
-        high_water=high_water,
-        reason=reason,
+        tokens_before=result.tokens_before if result.tokens_before is not None else known,
+        tokens_after=result.tokens_after,
+        messages_removed=result.messages_removed,
+        high_water=result.high_water,
+        reason=result.reason,
     )
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from watchkeeper.cli.app import run
+from watchkeeper.records.compactions import CompactionRecord
 from watchkeeper.records.messages import Cost, Message, Observation, ObservationKind, PriceStatus, Usage, View
+from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents, artifacts, database, facts, messages, plans, sessions
@@ -94,10 +96,10 @@ class Made:
         """Messages 1 to `last` are replaced by a summary."""
         summary = Observation(1, ObservationKind.SUMMARY, text, 5, (1, last), citations, created_at=1100.0)
         messages.add_view(self.tx, agent_id, View(1, (), 1), tokens=10 * last + 10)
-        number = messages.add_compaction(
-            self.tx, agent_id, trigger="manual", status="applied", high_water=last, messages_removed=last, tokens_before=10 * last,
+        number = messages.add_compaction(self.tx, agent_id, CompactionRecord(
+            trigger="manual", status="applied", high_water=last, messages_removed=last, tokens_before=10 * last,
             tokens_after=5, view_before=1, view_after=2, model="anthropic/claude-x",
-        )  # fmt: skip
+        ))  # fmt: skip
         messages.add_observations(self.tx, agent_id, [summary], compaction_id=number)
         messages.add_view(
             self.tx, agent_id, View(2, (summary,), last + 1, parent=1), tokens=15, compaction_id=number
@@ -121,10 +123,10 @@ class Made:
         return task_id
 
     def call(self, agent_id: str, usage: Usage, cost: Cost, *, exact: bool = True) -> None:
-        agents.add_model_call(
-            self.tx, agent_id=agent_id, turn=1, purpose="turn", model="anthropic/claude-x", status=ModelCallStatus.DONE, usage=usage,
+        agents.add_model_call(self.tx, ModelCallRecord(
+            agent_id=agent_id, turn=1, purpose="turn", model="anthropic/claude-x", status=ModelCallStatus.DONE, usage=usage,
             cost=cost, started_at=1000.0, latency_seconds=1.0, usage_exact=exact,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def fact(self, text: str, agent_id: str | None = None, **about: Any) -> int:
         values: dict[str, Any] = {

@@ -13,6 +13,7 @@ from tests.core.store.conftest import run
 
 from watchkeeper.records.errors import LeaseLost, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
+from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents, database, driver
@@ -113,11 +114,11 @@ def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(ste
         def change(tx: Transaction) -> int:
             for _ in range(events):
                 tx.event("happened", agent_id=names[agent])
-            agents.add_model_call(
-                tx, agent_id=names[agent], turn=1, purpose="turn", model="m", status=status,
+            agents.add_model_call(tx, ModelCallRecord(
+                agent_id=names[agent], turn=1, purpose="turn", model="m", status=status,
                 usage=Usage(tokens, tokens // 2, tokens // 3, 1), started_at=1.0, latency_seconds=1.0, retries=tokens % 3,
                 cost=Cost(usd, PriceStatus.UNPRICED if usd is None else PriceStatus.EXACT),
-            )  # fmt: skip
+            ))  # fmt: skip
             if ending == "raises":
                 raise ValueError("bad batch")
             return events

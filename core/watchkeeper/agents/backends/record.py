@@ -19,6 +19,7 @@ from watchkeeper.agents.backends import ToolBegin, UsageReport, child_call
 from watchkeeper.agents.calls import assert_mine
 from watchkeeper.agents.environment import Environment
 from watchkeeper.models.registry import logged_price
+from watchkeeper.records.compactions import CompactionRecord
 from watchkeeper.records.messages import (
     Block,
     Content,
@@ -31,6 +32,7 @@ from watchkeeper.records.messages import (
     Usage,
     View,
 )
+from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents
 from watchkeeper.store import messages as message_rows
@@ -362,11 +364,11 @@ class ProgramRecord:
     ) -> None:  # fmt: skip
         turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0])
         purpose = Purpose.PLANNER if self._agent.role == "planner" else Purpose.TURN
-        agents.add_model_call(
-            tx, agent_id=self._agent.id, turn=turn, purpose=purpose if kind == "turn" else kind, model=model, status=ModelCallStatus.DONE,
-            usage=usage, cost=cost, started_at=tx.now if at is None else min(at, tx.now), latency_seconds=0.0,
+        agents.add_model_call(tx, ModelCallRecord(
+            agent_id=self._agent.id, turn=turn, purpose=purpose if kind == "turn" else kind, model=model,
+            status=ModelCallStatus.DONE, usage=usage, cost=cost, started_at=tx.now if at is None else min(at, tx.now),
             request_id=key, stop_reason=stop_reason, usage_exact=exact,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     # --- what the program reports ---------------------------------------------------------------------------
 
@@ -420,11 +422,11 @@ class ProgramRecord:
             )
             removed = last - self._covered(tx)
             new = int(tx.one("SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,))[0]) + 1
-            compaction = message_rows.add_compaction(
-                tx, agent_id, trigger=trigger, status="applied", reason="the program compacted its context",
+            compaction = message_rows.add_compaction(tx, agent_id, CompactionRecord(
+                trigger=trigger, status="applied", reason="the program compacted its context",
                 high_water=last, messages_removed=removed, tokens_before=before or tokens, tokens_after=after,
                 view_before=version, view_after=new, model=self._agent.model,
-            )  # fmt: skip
+            ))  # fmt: skip
             self._add_view(tx, new, version, last, summary, compaction)
             tx.event("compaction.applied", agent_id=agent_id, compaction=compaction, trigger=trigger,
                      tokens_before=before or tokens, tokens_after=after, messages_removed=removed, high_water=last,
