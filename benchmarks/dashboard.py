@@ -70,6 +70,7 @@ WRITER_ON_SERVER = """
 import asyncio, os, socket, sys, time
 from pathlib import Path
 from watchkeeper.records.ports import SystemClock
+from watchkeeper.records.states import AgentStatus
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
 from watchkeeper.store.place import place_of
@@ -80,7 +81,7 @@ store = SessionStore.claim(place, session_id, SystemClock(), pid=os.getpid(), ho
 names = [f"{session_id}-{number:03d}" for number in range(count)]
 def make(tx):
     for name in names:
-        agents.create(tx, agent_id=name, name=name, role="explorer", model="m", system="", goal="g", context_limit=9000)
+        agents.create(tx, agents.Agent(name, None, name, "explorer", "m", 1, "", AgentStatus.WORKING, None, 0, 0, 0, "g", 9000))
 def work(tx, agent_id, title):
     tx.event("tool.done", agent_id=agent_id, tool="bash", preview="line")
     tx.execute("UPDATE agents SET turn = turn + 1, input_tokens = input_tokens + 900, last_active = ? WHERE id = ?", (tx.now, agent_id))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from tests.agents.conftest import Programs
+from tests.support.agent_rows import create_agent
 
 from watchkeeper.cli.app import wk
 from watchkeeper.cli.run import _holder
@@ -132,9 +133,7 @@ class TestRefusals:
         ground = Ground(tmp_path)
 
         def create(tx: Any) -> None:
-            agents.create(
-                tx, agent_id="p", name="coder-1", role="coder", model="m", system="", goal="", context_limit=1
-            )
+            create_agent(tx, "p", name="coder-1", role="coder")
             agents.save_program_session(
                 tx, agents.ProgramSession("p", "codex", "1", CODEX, None, None, "/", 0)
             )
@@ -208,8 +207,7 @@ def test_what_was_used_before_counts_for_the_session_and_for_no_budget(tmp_path)
     def add(tx: Any) -> None:
         for name, tokens in used.items():
             parent = None if name == "planner" else "planner"
-            agents.create(tx, agent_id=name, name=name, role="coder", model="m", system="", goal="", context_limit=1,
-                          parent_agent_id=parent)  # fmt: skip
+            create_agent(tx, name, role="coder", parent_agent_id=parent)
             if name == "codex-before":
                 agents.save_program_session(
                     tx, agents.ProgramSession(name, "codex", "", CODEX, None, None, "/", 0)

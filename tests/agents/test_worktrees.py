@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.agents.scene import assert_no_half_merge, git, merging, repository
 from tests.core.runtime.conftest import Bench, Ground
+from tests.support.agent_rows import create_agent
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.agents.roles import load_roles
@@ -576,13 +577,9 @@ async def test_a_workspace_below_the_top_of_its_repository(scene, monkeypatch):
 
 
 async def test_two_agents_that_write_one_file_without_git_are_named(scene):
-    from watchkeeper.store import agents
-
     def create(tx: Transaction) -> None:
         for one in ("p", "q"):
-            agents.create(
-                tx, agent_id=one, name=one, role="coder", model="m", system="", goal="", context_limit=1
-            )
+            create_agent(tx, one, name=one, role="coder")
 
     scene.ground.write(create)
     for agent, path in (
@@ -632,9 +629,7 @@ async def test_a_program_that_plans_waits_for_the_answer_with_as_many_calls_as_i
     )  # fmt: skip
 
     def begin(tx: Transaction) -> None:
-        agents.create(
-            tx, agent_id="p", name="planner", role="planner", model="m", system="", goal="", context_limit=1
-        )
+        create_agent(tx, "p", name="planner", role="planner")
 
     def call(tx: Transaction) -> None:
         (row,) = agents.add_intents(

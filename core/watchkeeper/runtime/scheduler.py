@@ -263,11 +263,7 @@ def _create(
 ) -> AgentMemory:
     """Write an agent's row and its memory, which is empty or a copy of that of `copied_from`."""
     agent, limits = new.agent, new.limits
-    agents.create(
-        tx, agent_id=agent.id, name=agent.name, role=agent.role, model=agent.model, system=agent.system,
-        goal=agent.current_goal, context_limit=agent.context_limit, task_id=agent.task_id, attempt=agent.attempt,
-        parent_agent_id=parent_agent_id, copied_from=copied_from, tools=new.tools,
-    )  # fmt: skip
+    agents.create(tx, agent, parent_agent_id=parent_agent_id, copied_from=copied_from, tools=new.tools)
     if copied_from is not None:
         copy_memory(tx, copied_from, agent.id)
         return AgentMemory.load(tx, agent.id, limits, environment.counter)

@@ -89,22 +89,13 @@ def _agent(row: Any) -> Agent:
 
 def create(
     tx: Transaction,
+    agent: Agent,
     *,
-    agent_id: str,
-    name: str,
-    role: str,
-    model: str,
-    system: str,
-    goal: str,
-    context_limit: int,
-    status: AgentStatus = AgentStatus.WORKING,
-    task_id: str | None = None,
     parent_agent_id: str | None = None,
-    attempt: int = 1,
     copied_from: str | None = None,
     tools: Sequence[ToolSpec] | None = None,
 ) -> None:
-    """`tools`: the tools of MCP servers that it is offered, from now until its end."""
+    """Store a new agent. `tools`: the tools of MCP servers that it is offered, from now until its end."""
     offered = None if tools is None else encode([asdict(one) for one in tools])
     tx.execute(
         "INSERT INTO agents (id, session_id, task_id, parent_agent_id, copied_from, name, role, model,"
@@ -112,18 +103,19 @@ def create(
         " system, status, context_limit, created_at, last_active, commit_seq, tools)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            agent_id, tx.session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, goal, system, status,
-            context_limit, tx.now, tx.now, tx.commit_seq, offered,
+            agent.id, tx.session_id, agent.task_id, parent_agent_id, copied_from, agent.name, agent.role, agent.model,
+            agent.attempt, agent.current_goal, agent.system, agent.status, agent.context_limit, tx.now, tx.now,
+            tx.commit_seq, offered,
         ),
     )  # fmt: skip
     tx.event(
         "agent.created",
-        agent_id=agent_id,
-        task_id=task_id,
-        name=name,
-        role=role,
-        model=model,
-        attempt=attempt,
+        agent_id=agent.id,
+        task_id=agent.task_id,
+        name=agent.name,
+        role=agent.role,
+        model=agent.model,
+        attempt=agent.attempt,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_rows import create_agent
 
 from watchkeeper.cli.app import run
 from watchkeeper.records.compactions import CompactionRecord
@@ -75,8 +76,8 @@ class Made:
     def agent(self, name: str = "planner", **about: Any) -> str:
         self._id += 1
         agent_id = f"{self.session_id[:4]}{name[:3]}{self._id}"
-        agents.create(
-            self.tx, agent_id=agent_id, name=name, role=name, model="anthropic/claude-x", system="Role: x", goal="a goal",
+        create_agent(
+            self.tx, agent_id, name=name, role=name, model="anthropic/claude-x", system="Role: x", current_goal="a goal",
             context_limit=1000, **about,
         )  # fmt: skip
         return agent_id

@@ -19,6 +19,7 @@ from tests.core.memory.support import (
     result,
     text_of,
 )
+from tests.support.agent_rows import create_agent
 from tests.support.places import workspace_in
 
 from watchkeeper.agents.agent_state import AgentMemory
@@ -28,7 +29,6 @@ from watchkeeper.memory.history import ContextLimits, Rejection
 from watchkeeper.memory.tokens import count_message
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents
 from watchkeeper.store.transaction import SessionStore
 
 TEXT = "They mend src/cache.py; the tests of the parser are next."
@@ -136,9 +136,7 @@ async def test_it_is_stored_with_its_message_and_a_restart_shows_the_same(tmp_pa
     memory = AgentMemory.empty(limits, Words(), agent, 0.0)
 
     def begin(tx: Any) -> None:
-        agents.create(
-            tx, agent_id=agent, name="reader", role="r", model="m", system="", goal="", context_limit=4_000
-        )
+        create_agent(tx, agent, name="reader", context_limit=4_000)
         memory.start(tx)
 
     await store.commit(begin)

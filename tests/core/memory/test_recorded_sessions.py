@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.core.memory.support import assert_covered
+from tests.support.agent_rows import create_agent
 from tests.support.message_rules import broken_rule
 from tests.support.places import workspace_in
 from tests.support.recorded_sessions import (
@@ -39,7 +40,6 @@ from watchkeeper.memory.tokens import default_counter, o200k_encoding
 from watchkeeper.records.messages import Content, Message, View
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents
 from watchkeeper.store.transaction import SessionStore
 
 PLACE = folder()
@@ -232,9 +232,7 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
     memory = AgentMemory.empty(limits, default_counter(), agent, 0.0)
 
     def begin(tx: Any) -> None:
-        agents.create(
-            tx, agent_id=agent, name="reader", role="r", model="m", system="", goal="", context_limit=window
-        )
+        create_agent(tx, agent, name="reader", context_limit=window)
         memory.start(tx)
 
     await store.commit(begin)

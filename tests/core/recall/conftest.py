@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_rows import create_agent
 
 from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.records.messages import Content, Message, View
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents, messages
+from watchkeeper.store import messages
 from watchkeeper.store.transaction import SessionStore, Transaction
 
 
@@ -78,16 +79,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
 
         def people(tx: Transaction) -> None:
             for name in session.seqs:
-                agents.create(
-                    tx,
-                    agent_id=session.name(name),
-                    name=name,
-                    role="r",
-                    model="m",
-                    system="",
-                    goal="",
-                    context_limit=1,
-                )
+                create_agent(tx, session.name(name), name=name)
 
         session.do(people)
         return session

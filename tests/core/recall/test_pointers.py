@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.agent_rows import create_agent
 from tests.support.places import workspace_in
 
 from watchkeeper.agents.agent_state import AgentMemory
@@ -22,7 +23,6 @@ from watchkeeper.memory.history import ContextLimits
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents
 from watchkeeper.store.transaction import SessionStore, Transaction
 
 POINTER = re.compile(r"message://[\w-]+/\d+(?:-\d+)?|artifact://sha256/[0-9a-f]{64}")
@@ -59,9 +59,7 @@ class Agent:
         self.markers: dict[int, str] = {}
 
         def create(tx: Transaction) -> None:
-            agents.create(
-                tx, agent_id=self.id, name=self.id, role="r", model="m", system="", goal="", context_limit=700
-            )
+            create_agent(tx, self.id, name=self.id, context_limit=700)
             self.memory.start(tx)
 
         self.do(create)

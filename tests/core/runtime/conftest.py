@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_rows import create_agent
 from tests.support.places import query, workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, task
 
@@ -15,7 +16,7 @@ from watchkeeper.records.ports import Clock, ManualClock
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.runtime.run_session import Runtime
-from watchkeeper.store import agents, plans
+from watchkeeper.store import plans
 from watchkeeper.store.place import Place
 from watchkeeper.store.transaction import SessionStore, Transaction
 
@@ -174,9 +175,7 @@ def add_task(tx: Transaction, name: str, number: int) -> None:
 
 
 def add_agent(tx: Transaction, agent_id: str) -> None:
-    agents.create(
-        tx, agent_id=agent_id, name=agent_id, role="explorer", model="m", system="", goal="", context_limit=1
-    )
+    create_agent(tx, agent_id, name=agent_id, role="explorer")
 
 
 def agent_of(state: dict[str, Any], name: str) -> dict[str, Any] | None:

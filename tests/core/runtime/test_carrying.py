@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.agent_rows import create_agent
 from tests.support.places import query
 from tests.support.scripted import ScriptedModel, call
 
@@ -48,9 +49,7 @@ class Old:
         )  # fmt: skip
         self.connection.execute("UPDATE sessions SET origin = ? WHERE id = 'oldold01'", (origin,))
         self.tx = Transaction(self.group, "oldold01", 0, 1000.0)
-        agents.create(
-            self.tx, agent_id="oldplanr", name="planner", role="planner", model="m/x", system="", goal="", context_limit=1000
-        )  # fmt: skip
+        create_agent(self.tx, "oldplanr", name="planner", role="planner", model="m/x", context_limit=1000)
         self.tx.execute("UPDATE sessions SET planner_agent_id = 'oldplanr' WHERE id = 'oldold01'")
         plans.create_plan(self.tx, "oldplan1", "goal")
         self.count = 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Ground, add_task
+from tests.support.agent_rows import create_agent
 
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import lifecycle, run_session
@@ -28,12 +29,11 @@ class Rows(Ground):
         self.write(self._make)
 
     def _make(self, tx: Transaction) -> None:
-        about = {"role": "coder", "model": "m", "system": "", "goal": "", "context_limit": 1}
         plans.create_plan(tx, "plan", "goal")
         for place, name in enumerate("tu"):
             add_task(tx, name, place)
-        agents.create(tx, agent_id="p", name="p", status=AgentStatus.IDLE, **about)
-        agents.create(tx, agent_id="a", name="a", task_id="t", **about)
+        create_agent(tx, "p", role="coder", status=AgentStatus.IDLE)
+        create_agent(tx, "a", role="coder", task_id="t")
         tx.execute("UPDATE sessions SET planner_agent_id = 'p'")
         tx.execute("UPDATE tasks SET assigned_agent = 'a' WHERE id = 't'")
         plans.move(tx, "t", TaskStatus.RUNNING)

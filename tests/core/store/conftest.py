@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.agent_rows import create_agent
 from tests.support.places import workspace_in
 
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents, database
+from watchkeeper.store import database
 from watchkeeper.store.place import Place
 from watchkeeper.store.transaction import SessionStore, Transaction
 from watchkeeper.store.writer import Writer
@@ -71,9 +72,7 @@ def store(path: Path, start: Callable[[], str]) -> Iterator[SessionStore]:
 
 def make_agents(tx: Transaction) -> None:
     for number in range(4):
-        agents.create(
-            tx, agent_id=f"a{number}", name="a", role="r", model="m", system="", goal="", context_limit=1
-        )
+        create_agent(tx, f"a{number}", name="a")
 
 
 def run(store: SessionStore, change: Callable[[Transaction], Any]) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.store.conftest import run
+from tests.support.agent_rows import create_agent
 
 from watchkeeper.records.errors import LeaseLost, NotFound
 from watchkeeper.records.messages import Cost, PriceStatus, Usage
@@ -102,9 +103,7 @@ def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(ste
 
     def make(tx: Transaction) -> None:
         for name in names:
-            agents.create(
-                tx, agent_id=name, name="a", role="r", model="m", system="", goal="", context_limit=1
-            )
+            create_agent(tx, name, name="a")
 
     run(store, make)
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.core.store.conftest import run
 from tests.core.store.test_portable_sql import CORE, IS_SQL, OF_SQLITE, texts
+from tests.support.agent_rows import create_agent
 from tests.support.places import workspace_in
 from tests.support.postgres import ScratchServer, on_server, programs
 from tests.support.proxy import Proxy
@@ -30,7 +31,7 @@ from watchkeeper.records.messages import Message
 from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.control import submit
 from watchkeeper.runtime.lifecycle import NewSession, create_session
-from watchkeeper.store import agents, database, driver, external, messages, postgres
+from watchkeeper.store import database, driver, external, messages, postgres
 from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, LeaseHolder, Presence, is_watched, probe, probe_all
@@ -221,8 +222,8 @@ def test_a_reading_of_the_dashboard_with_one_agent_takes_three_round_trips(far, 
     store = claimed(far, tmp_path)
     run(
         store,
-        lambda tx: agents.create(
-            tx, agent_id="a1", name="a1", role="explorer", model="test/model", system="", goal="g",
+        lambda tx: create_agent(
+            tx, "a1", name="a1", role="explorer", model="test/model", current_goal="g",
             context_limit=9000,
         ),
     )  # fmt: skip
