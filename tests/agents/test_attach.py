@@ -152,7 +152,7 @@ def test_a_process_that_has_the_file_open_or_names_the_session_is_found(home):
     mine = f"00000000-0000-4000-8000-{os.getpid():012}"  # no process of another test names it
     assert _holder(home.claude, mine) is None
     wait = "import sys; print(flush=True); sys.stdin.read()"
-    for argument, session in ((mine, mine), (str(home.claude), "another")):
+    for argument, session in ((mine, mine), (str(home.claude), mine.replace("0", "1"))):
         code = f"import os, sys; file = open(sys.argv[1]) if os.path.exists(sys.argv[1]) else None; {wait}"
         process = subprocess.Popen(
             [sys.executable, "-c", code, argument], stdin=subprocess.PIPE, stdout=subprocess.PIPE

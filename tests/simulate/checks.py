@@ -102,7 +102,9 @@ def reserved(read: Read, session: str, new: set[str], under_way: set[str]) -> It
         held = [
             (number, tokens)
             for number, task, tokens in read(
-                "SELECT id, task_id, tokens FROM reservations WHERE session_id = ?", session
+                "SELECT r.lease_epoch || ' ' || r.id, r.task_id, r.tokens FROM reservations r JOIN sessions s"
+                " ON s.id = r.session_id AND s.lease_epoch = r.lease_epoch WHERE s.id = ?",
+                session,
             )
             if number in under_way | new and budget.task_id in (None, task)
         ]

@@ -337,13 +337,21 @@ class World:
             )
         self._reservations = {one: self._reservations.get(one, self.steps) for one in now}
         for number, agent, epoch in rows:
-            ended = (
-                number in self._reservations_ended
-                and self.steps - self._reservations[number] > LONGEST_RESERVED
+            is_old = self.steps - self._reservations[number] > LONGEST_RESERVED
+            if not is_old or not self.stores or epoch != self.stores[-1].epoch or self._status() != "running":
+                continue
+            status = self.read("SELECT status FROM agents WHERE id = ?", agent)[0][0]
+            is_over = number in self._reservations_ended or status in (
+                "idle",
+                "paused",
+                "parked",
+                "done",
+                "failed",
+                "cancelled",
             )
-            if ended and self.stores and epoch == self.stores[-1].epoch and self._status() == "running":
+            if is_over and number not in self._reservations_begun - self._reservations_ended:
                 self.problems.append(
-                    f"what call {number} of {agent} may use stays reserved after it has ended"
+                    f"what call {number} of {agent}, which is {status}, may use stays reserved"
                 )
 
     def _text_of(self, file: str) -> str | None:
