@@ -276,7 +276,7 @@ class World:
         waiting = []
         for number, seq, use_id, idempotent, status, edited in self.read(
             "SELECT id, seq, tool_use_id, idempotent, status, edited_input FROM tool_calls WHERE agent_id = ? AND name = ?"
-            " AND result IS NULL ORDER BY id",
+            " AND (result IS NULL OR status = 'unknown') ORDER BY id",
             agent, name,
         ):  # fmt: skip
             given = json.loads(edited) if edited else self._input(agent, seq, use_id)
