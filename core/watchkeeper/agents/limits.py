@@ -140,6 +140,8 @@ class _Turn:
         self.lock = asyncio.Lock()
         self.agent_id = ""
         self.calls = 0
+        self.wanted = 0
+        """How many agents wait for it, the one that gets it next included."""
 
     def take(self, agent_id: str) -> None:
         self.agent_id, self.calls = agent_id, self.calls + 1
@@ -175,12 +177,14 @@ class FileTurns:
             for name in sorted(set(files)):
                 turn = self._turns.setdefault(name, _Turn())
                 if turn.agent_id != agent_id:
-                    if turn.lock.locked():
+                    if turn.lock.locked() or turn.wanted:
                         on_wait(f"{os.path.basename(name)}: a question of another agent about it comes first")
                     control.set_waiting(True)
+                    turn.wanted += 1
                     try:
                         await control.abandonable(turn.lock.acquire())
                     finally:
+                        turn.wanted -= 1
                         control.set_waiting(False)
                 turn.take(agent_id)
                 held.callback(turn.leave)
