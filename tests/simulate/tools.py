@@ -67,6 +67,8 @@ def governed(world: World, number: int, name: str, arguments: dict[str, Any]) ->
         return [f"{name}, call {number}, ran, and its question is {status}"]
     if scope == "grant":
         return [] if world.was_granted(name) else [f"{name}, call {number}, ran by a grant that nobody gave"]
+    if question not in world.allowed:
+        return [f"{name}, call {number}, ran, and nobody approved its question"]
     wanted = json.loads(edited) if edited else arguments
     if wanted != arguments:
         return [f"{name}, call {number}, ran with {arguments}, and {wanted} was approved"]

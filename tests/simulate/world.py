@@ -149,6 +149,8 @@ class World:
         """What calls may use: epoch and reservation → the step of its commit."""
         self._reservations_begun: set[str] = set()
         self._reservations_ended: set[str] = set()
+        self.allowed: set[str] = set()
+        """Questions that people approved, or tried to."""
         self._shown: dict[str, tuple[str, str | None] | None] = {}
         """By question: the file that it is about, and what that held."""
         self._held: dict[tuple[str, str], tuple[int, str, int]] = {}
@@ -197,6 +199,8 @@ class World:
             self.say(f"{by} asks for {kind} {about}: {refused}")
             return None
         self.say(f"{by} asks for {kind} {about}")
+        if kind == "approve":
+            self.allowed.add(about["payload"]["approval"])
         for told in list(self.watches):
             if self.clock.loop is not None:
                 self.clock.loop.call_soon(told)
