@@ -258,21 +258,24 @@ class World:
 
     def model_fault(self, rng: random.Random) -> Exception | None:
         """What the next call of the model meets."""
-        now = self.clock.monotonic()
-        self.model_faults = [] if self.quiet else [one for one in self.model_faults if one[1] > now]
-        for kind, _ in self.model_faults:
-            if rng.random() < 0.5:
-                return fault_of(kind, self.clock.now())
-        return None
+        kind = self._met(self.model_faults, rng.random)
+        return fault_of(kind, self.clock.now()) if kind is not None else None
 
     def tool_fault(self, *about: Any) -> str | None:
         """What the next call of a tool meets."""
+        return self._met(self.tool_faults, lambda: digest_rng("tool", self.script.seed, *about).random())
+
+    def program_fault(self, *about: Any) -> str | None:
+        """What an agent program meets next."""
+        return self._met(
+            self.program_faults, lambda: digest_rng("program fault", self.script.seed, *about).random()
+        )
+
+    def _met(self, faults: list[tuple[str, float]], draw: Callable[[], float]) -> str | None:
+        """The fault that is met now, by the draw of each that has not passed."""
         now = self.clock.monotonic()
-        self.tool_faults = [] if self.quiet else [one for one in self.tool_faults if one[1] > now]
-        for kind, _ in self.tool_faults:
-            if digest_rng("tool", self.script.seed, *about).random() < 0.5:
-                return kind
-        return None
+        faults[:] = [] if self.quiet else [one for one in faults if one[1] > now]
+        return next((kind for kind, _ in faults if draw() < 0.5), None)
 
     def begun(self, agent: str, name: str, arguments: dict[str, Any]) -> tuple[int, list[str]]:
         """The number of the call of an agent that has these arguments and may run now, 0 if there is none; and what is wrong
@@ -397,15 +400,6 @@ class World:
             agent, agent,
         )  # fmt: skip
         return sum(str(row[0]).count("our shell was") for row in texts)
-
-    def program_fault(self, *about: Any) -> str | None:
-        """What an agent program meets next."""
-        now = self.clock.monotonic()
-        self.program_faults = [] if self.quiet else [one for one in self.program_faults if one[1] > now]
-        for kind, _ in self.program_faults:
-            if digest_rng("program fault", self.script.seed, *about).random() < 0.5:
-                return kind
-        return None
 
     def outputs_of(self, task: str) -> list[str]:
         rows = self.read("SELECT expected_outputs FROM tasks WHERE name = ?", task)
