@@ -30,7 +30,7 @@ import watchkeeper
 from watchkeeper.interop.mcp import READING
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, encode
-from watchkeeper.store.search.index import index_within
+from watchkeeper.store.engine import index_of
 
 NOW = 1_790_000_000.0
 AT_ONCE = 5_000
@@ -183,7 +183,7 @@ def add_session(connection: Connection, corpus: Corpus, number: int, count: int,
             )
             connection.executemany("INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status, started_at, ended_at)"
                                    " VALUES (?, ?, ?, 0, ?, ?, ?, 0, 'done', ?, ?)", calls)  # fmt: skip
-            if not index_within(connection):
+            if not index_of(connection).index_within():
                 raise SystemExit("messages were left that are not indexed")
     connection.execute("COMMIT")
 

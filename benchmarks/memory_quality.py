@@ -7,13 +7,17 @@ context without a summariser makes them. No model is asked and nothing is drawn 
 
 - `user_sentences`: of the sentences that people wrote, how many stand in one digest of the whole session, of
   the size that the window allows. `…_live`: in the context at the session's end, played message by message.
+- `answers`: of what people answered to an agent's questions, or gave as the reason of a refusal, how many stand in one
+  digest of the whole session, of the size that the window allows.
 - `names`, `files`, `quotes`: at each compaction that the program recorded, of the function and type names,
   paths and quoted user texts in the program's own summary that the dropped messages hold, how many a digest of
-  those messages holds that is as long as the summary.
-- `lines_without_path`: of the lines on results and files of tools that take a path, how many show none.
-- `errors_precision`: of the lines on errors, how many cite a message with a failing result.
-- `goals_precision`: of the lines on goals, how many say what a user or a planner wrote.
-- `reopened`: finished to-do items that a digest shows as open. Must be 0.
+  those messages holds that is as long as the summary. Names and files are for information: a digest that lists
+  them without their meaning is no better.
+- `files_precision`: of the lines on files and artifacts, how many cite a message with a result of a tool that takes
+  their path or name.
+- `failures_precision`: of the commands and calls that failed, how many cite a message with a failing result.
+- `words_precision`: of the lines with a person's words, how many say what a user or a planner wrote.
+- `reopened`: finished to-do items that a digest shows as open or in progress. Must be 0.
 - `continuation`: at each recorded compaction, of the questions that only the dropped messages answer (which file
   was edited last and how, what made a failing command pass, what the user forbade, what comes next), how many a
   digest as long as the program's summary answers, with two recalls at most. `…_summary`: the summary in its
@@ -34,12 +38,15 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper import HierarchicalContextManager
+from watchkeeper.memory import digest
 from watchkeeper.memory.content import blocks_of, result_text, texts_of
-from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.fitting import digest_budget
+from watchkeeper.memory.ledger import COMMANDS, EDITED, OPEN, READ, RUNNING, TODO, WORDS, Ledger
+from watchkeeper.memory.ledger import FAILED as LEDGER_FAILED
 from watchkeeper.memory.recall import recall
 from watchkeeper.memory.tokens import count_message, default_counter
 from watchkeeper.records.messages import Message, ObservationKind
+from watchkeeper.records.tool_inputs import leaves
 from watchkeeper.store import agents, database, messages
 from watchkeeper.store.driver import Queries
 from watchkeeper.store.writer import Writer
@@ -153,6 +160,35 @@ _PASTED = re.compile(
 )
 
 
+_PAIR = re.compile(
+    r'"=(?:"(?P<chosen>.*?)"|(?P<none>\(no option selected\)))(?=[ .,]|$)(?:[ \w]*notes: (?P<notes>[^"\n]*))?'
+)
+_TO_THE_MODEL = re.compile(r"\.? (?:You can now continue|Read the answers carefully)\b.*|, *$", re.DOTALL)
+
+
+def answered(thread: Thread, message: Message) -> Iterator[str]:
+    """What a person answered to the questions of a tool, and the reasons for refusals, of a message with results."""
+    asking = {
+        str(block.get("id"))
+        for _, block in _calls(thread.messages[max(0, message.seq - 3) : message.seq])
+        if isinstance(block["input"].get("questions"), list)
+    }
+    for block in blocks_of(message.content):
+        if block.get("type") != "tool_result":
+            continue
+        text = result_text(block)
+        if block.get("is_error"):
+            if (denied := _DENIED.search(text)) and "The user wants to clarify" not in text:
+                yield denied[1].partition("\n\nNote: The user's next message")[0].strip()
+        elif str(block.get("tool_use_id")) in asking:
+            if text.startswith("{"):
+                yield from leaves(json.loads(text).get("answers"))
+            for pair in _PAIR.finditer(_TO_THE_MODEL.sub("", text)):
+                yield pair["chosen"] or pair["none"]
+                if pair["notes"]:
+                    yield _TO_THE_MODEL.sub("", pair["notes"])
+
+
 def squeezed(text: str) -> str:
     """Each run of white space as one space."""
     return " ".join(text.split())
@@ -231,8 +267,8 @@ def holds(kind: str, wanted: str, text: str) -> bool:
 
 def digest_of(thread: Thread, last: int, budget: int) -> str:
     covered = thread.messages[:last]
-    notes = DigestNotes.gather("agent", (1, last), (), covered)
-    return notes.write(budget, default_counter()).text
+    ledger = Ledger.up_to((), covered)
+    return digest.write(ledger, "agent", (1, last), budget, default_counter()).text
 
 
 def in_steps(thread: Thread, budget: int, size: int = 40) -> Iterator[tuple[int, str]]:
@@ -242,11 +278,12 @@ def in_steps(thread: Thread, budget: int, size: int = 40) -> Iterator[tuple[int,
     earlier: list[Observation] = []
     for start in range(0, len(thread.messages), size):
         piece = thread.messages[start : start + size]
-        notes = DigestNotes.gather("agent", (1, piece[-1].seq), earlier, piece)
-        text, cited, tokens = notes.write(budget, default_counter())
-        yield piece[-1].seq, text
         covers = (1, piece[-1].seq)
-        earlier = [Observation(1, ObservationKind.DIGEST, text, tokens, covers, cited, provisional=True)]
+        ledger = Ledger.up_to(earlier, piece)
+        text, cited, tokens = digest.write(ledger, "agent", covers, budget, default_counter())
+        yield piece[-1].seq, text
+        stored = ledger.stored()
+        earlier = [Observation(1, ObservationKind.DIGEST, text, tokens, covers, cited, ledger=stored)]
 
 
 async def live_context(thread: Thread, window: int) -> str:
@@ -312,7 +349,11 @@ def todo_states(messages: Sequence[Message]) -> dict[str, bool]:
 
 def reopened(digest: str, states: dict[str, bool]) -> list[str]:
     """Finished items among the open ones of a digest."""
-    opened = [text for title, text, _ in lines_of(digest) if title.startswith(("Open", "To do", "To-do"))]
+    opened = [
+        text
+        for title, text, _ in lines_of(digest)
+        if title == TODO and text.startswith((f"{OPEN}:", f"{RUNNING}:"))
+    ]
     return [
         item for item, finished in states.items() if finished and any(item[:120] in one for one in opened)
     ]
@@ -370,8 +411,8 @@ def path_calls(messages: Sequence[Message]) -> set[int]:
 def score(threads: Sequence[Thread], window: int) -> dict[str, Share]:
     """All shares over all threads."""
     names = (
-        "user_sentences", "user_sentences_live", "names", "files", "quotes", "lines_without_path", "errors_precision",
-        "goals_precision", "reopened",
+        "user_sentences", "user_sentences_live", "answers", "names", "files", "quotes", "files_precision",
+        "failures_precision", "words_precision", "reopened",
     )  # fmt: skip
     shares = {name: Share() for name in names}
     budget = digest_budget(window)
@@ -380,32 +421,33 @@ def score(threads: Sequence[Thread], window: int) -> dict[str, Share]:
         for compaction in thread.compactions:
             covered = thread.messages[: compaction.last]
             size = default_counter().count(compaction.summary)
-            digest = digest_of(thread, compaction.last, size)
+            made = digest_of(thread, compaction.last, size)
             for kind, wanted in worth_keeping(thread, covered, compaction.summary).items():
                 for one in wanted:
-                    shares[kind].note(holds(kind, one, squeezed(digest)), one)
+                    shares[kind].note(holds(kind, one, squeezed(made)), one)
     return shares
 
 
 def _score_whole(thread: Thread, window: int, budget: int, shares: dict[str, Share]) -> None:
-    digest = digest_of(thread, thread.messages[-1].seq, budget)
+    made = digest_of(thread, thread.messages[-1].seq, budget)
     live = asyncio.run(live_context(thread, window))
     said = {message.seq: said_by_user(thread, message) for message in thread.messages}
     for text in (text for texts in said.values() for text in texts):
         for sentence in sentences(text):
-            shares["user_sentences"].note(sentence in squeezed(digest), sentence)
+            shares["user_sentences"].note(sentence in squeezed(made), sentence)
             shares["user_sentences_live"].note(sentence in squeezed(live), sentence)
+    for message in thread.messages:
+        for reply in answered(thread, message):
+            shares["answers"].note(squeezed(reply) in squeezed(made), reply)
     with_path = path_calls(thread.messages)
-    for title, text, seq in lines_of(digest):
-        if title.startswith(("Last results", "Files")) and seq in with_path:
-            shares["lines_without_path"].note(
-                not ("/" in text or _EXTENSION.search(text) or _PATH.search(text)), text
-            )
-        elif title.startswith("Errors"):
-            shares["errors_precision"].note(seq > 0 and brings_failure(thread.messages[seq - 1]), text)
-        elif title.startswith(("Goal", "User")):
+    for title, text, seq in lines_of(made):
+        if title in (EDITED, READ):
+            shares["files_precision"].note(seq in with_path, text)
+        elif title == COMMANDS and f" → {LEDGER_FAILED}" in text:
+            shares["failures_precision"].note(seq > 0 and brings_failure(thread.messages[seq - 1]), text)
+        elif title == WORDS and not text.startswith(("asked “", "on ")):
             whole = squeezed(" ".join(said.get(seq, ())))
-            shares["goals_precision"].note(text[:40].rstrip("…").strip() in whole, text)
+            shares["words_precision"].note(text[:40].rstrip("…").strip() in whole, text)
     for last, folded in in_steps(thread, budget):
         for item in reopened(folded, todo_states(thread.messages[:last])):
             shares["reopened"].note(False, f"#{last}: {item}")
@@ -656,12 +698,12 @@ def score_continuation(reads: Queries, threads: Sequence[Thread], shares: dict[s
     for thread in threads:
         for compaction in thread.compactions:
             size = default_counter().count(compaction.summary)
-            digest = digest_of(thread, compaction.last, size)
+            made = digest_of(thread, compaction.last, size)
             names = sorted(set(_NAME.findall(words_in(thread.messages[: compaction.last]))))
             memories = {
-                "continuation": digest,
+                "continuation": made,
                 "continuation_summary": compaction.summary,
-                "continuation_stuffed": f"{digest}\n{', '.join(names)}",
+                "continuation_stuffed": f"{made}\n{', '.join(names)}",
                 "continuation_recall": "",
             }
             for question in questions_of(thread, compaction.last):

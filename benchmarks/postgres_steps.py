@@ -28,7 +28,7 @@ from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.states import ModelCallStatus, ToolCallStatus
 from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, messages
-from watchkeeper.store.database import open_readonly
+from watchkeeper.store.database import open_readonly, open_writable
 from watchkeeper.store.place import Place, place_of
 from watchkeeper.store.transaction import SessionStore, Transaction
 
@@ -63,7 +63,8 @@ def results(tx: Transaction, agent_id: str, turn: int, call_id: int) -> None:
     agents.deliver_results(tx, agent_id, turn, seq)
     agents.end_step(tx, agent_id, turn, seq)
     agents.note_context(
-        tx, agent_id, view_version=1, last_seq=seq, message_tokens=400 * seq, context_tokens=500 * seq, composition={"tools": 5},
+        tx, agent_id, view_version=1, messages=min(seq, 2), last_seq=seq, message_tokens=400 * seq,
+        context_tokens=500 * seq, composition={"tools": 5},
     )  # fmt: skip
     tx.event("tool.done", agent_id=agent_id, turn=turn, call=call_id)
 
@@ -126,6 +127,7 @@ def main() -> int:
         far = place_of(f"postgresql://{user}127.0.0.1:{port}{parts.path}")
         workspace = Path(folder) / "work"
         workspace.mkdir()
+        open_writable(server).close()  # makes the tables
         places = {"SQLite": Path(folder) / "w.db", "PostgreSQL": server, "PostgreSQL, 1.4 ms away": far}
         for name in ("PostgreSQL", "PostgreSQL, 1.4 ms away"):
             print(f"{name:26} a round trip takes {1000 * round_trip(places[name]):.2f} ms")

@@ -1,4 +1,4 @@
-"""Evidence recall of `memory.recall.recall` on a store, beside plain FTS5 BM25 on the same messages.
+"""Evidence recall of `memory.recall.recall` on a store, beside FTS5 BM25 on the same messages, with and without a stemmer.
 
     python benchmarks/recall.py [FILE...] [--seed 15] [--queries 60] [--limit 10]
         [--half all|first|second] [--vectors off|both] [--scale MESSAGES] [--json]
@@ -9,8 +9,9 @@ order in which they arose; ids are strings or numbers, and an id that stands twi
 that names no document is left out, and so is a query that has no other; both are counted.
 
 From recorded sessions the benchmark makes queries by the seed: the words of an identifier, a symbol, a path,
-an error line, a hash, Chinese and Japanese words. What is asked for is held by 1 to 30 messages of its
-session; these are the evidence.
+an error line, a hash, Chinese and Japanese words; a quotation, a rare name in a question, a sentence's words in
+other forms, and questions with some of these words. What is asked for, or the sentence, is held by 1 to 30
+messages of its session; these are the evidence.
 
 The folder that WATCHKEEPER_BENCHMARK_DATA names holds public sets. One that is absent is skipped, in a line:
 
@@ -21,10 +22,14 @@ The folder that WATCHKEEPER_BENCHMARK_DATA names holds public sets. One that is 
                                                   github.com/Jun-jie-Huang/CoCLR, data/search/
 
 Everything goes through one path: the messages are stored and indexed in a new database, and each query is one
-call of `recall`. The baseline is FTS5 with its default tokenizer over the texts of the same messages, all
-words of the query joined by OR, ordered by `bm25`. `--half` takes every query whose text has an even (odd)
-checksum: weights are chosen on the first half and reported on the second. `--scale` measures what a query
-costs in one session of that many messages.
+call of `recall`. The baselines are FTS5 with its default tokenizer and with `porter` over the texts of the same
+messages, all words of the query joined by OR, ordered by `bm25`. `--half` takes every query whose text has an
+even (odd) checksum: weights are chosen on the first half and reported on the second. `--scale` measures what a
+query costs in one session of that many messages: made of recorded ones, with every eighth word another, where
+files are named.
+
+Reported are recall at 1 and at the limit (of what so many places can hold) and the mean reciprocal rank of the
+first evidence.
 """
 
 from __future__ import annotations
@@ -47,10 +52,12 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.memory import recall as recall_module
+from watchkeeper.memory.ranking import STOP_WORDS
 from watchkeeper.memory.recall import recall
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, decode, encode, plain, sqlite3
-from watchkeeper.store.search import index, passages
+from watchkeeper.store.engine import index_of
+from watchkeeper.store.search import passages
 
 DATA = "WATCHKEEPER_BENCHMARK_DATA"
 MOST_HOLDERS = 30
@@ -230,15 +237,105 @@ def _error_lines(text: str) -> Iterator[str]:
 def queries_of(documents: Sequence[tuple[str, Any]], rng: random.Random, count: int) -> list[Query]:
     """At most `count` queries of each kind, evidence being the messages that hold what is asked for."""
     texts = [(name, text_of(content)) for name, content in documents]
+    forms = Forms(text for _, text in texts)
+    asked_so = {
+        "a quotation": lambda sentence: _quotation(sentence, rng),
+        "other forms of words": lambda sentence: forms.changed(sentence, rng),
+        "a question": lambda sentence: forms.question(sentence, rng),
+        "a rare name in a question": lambda name: rng.choice(FRAMES).format(name),
+    }
+    kinds = [
+        *KINDS,
+        *((kind, _rare_names if "name" in kind else _sentences, ask) for kind, ask in asked_so.items()),
+    ]
     made = []
-    for kind, wanted, ask in KINDS:
+    for kind, wanted, ask in kinds:
         holders: dict[str, Evidence] = defaultdict(set)
         for name, text in texts:
             for one in wanted(text):
                 holders[one].add(name)
-        fit = sorted(one for one, names in holders.items() if len(names) <= MOST_HOLDERS)
-        made += [Query(kind, ask(one), holders[one]) for one in rng.sample(fit, min(count, len(fit)))]
+        most = RARE if wanted is _rare_names else MOST_HOLDERS
+        fit = sorted(one for one, names in holders.items() if len(names) <= most)
+        asked = [(ask(one), one) for one in rng.sample(fit, min(count, len(fit)))]
+        made += [Query(kind, text, holders[one]) for text, one in asked if text]
     return made
+
+
+_SENTENCE = re.compile(r"(?<=[.!?:\n] )[A-Z][a-z']*(?:,? [A-Za-z'`_./-]+){6,30}(?=[.!?])")
+_WORD = re.compile(r"[^\W\d_][^\W_]{3,}")
+RARE = 3
+FRAMES = (
+    "where did we see {}?", "what do you know about {}?", "Was there anything about {}", "how did it go with {}?",
+    "why did we talk about {}", "When did I mention {}?", "what was decided about {}?", "find the place with {}",
+)  # fmt: skip
+_MEANT = {
+    "fix": "repair", "error": "problem", "remove": "delete", "create": "make", "check": "verify", "change": "modify",
+    "start": "begin", "show": "display", "find": "locate", "need": "require", "use": "apply", "add": "insert",
+    "test": "try", "run": "execute", "read": "look", "write": "put", "work": "function", "command": "instruction",
+}  # fmt: skip
+"""What people say for a word; an answer that holds the word itself is to be found by the others."""
+
+
+def _sentences(text: str) -> Iterator[str]:
+    return (found[0] for found in _SENTENCE.finditer(text) if len(_telling(found[0])) >= 4)
+
+
+def _rare_names(text: str) -> Iterator[str]:
+    return (found[0].lower() for found in _WORD.finditer(text))
+
+
+def _telling(sentence: str) -> list[str]:
+    """The words of a sentence that say something, each once."""
+    words = dict.fromkeys(word.lower() for word in re.findall(r"[A-Za-z]{3,}", sentence))
+    return [word for word in words if word not in STOP_WORDS]
+
+
+def _quotation(sentence: str, rng: random.Random) -> str:
+    words = sentence.split()
+    first = rng.randrange(max(1, len(words) - 8))
+    return " ".join(words[first : first + 8])
+
+
+class Forms:
+    """The words of a session, by the base form that they share; a rule of thumb, and no stemmer."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._of: dict[str, set[str]] = defaultdict(set)
+        for text in texts:
+            for word in re.findall(r"\b[a-z]{3,}\b", text):
+                self._of[_base(word)].add(word)
+
+    def other(self, word: str, rng: random.Random) -> str:
+        """Another form of a word that the session holds, or the word."""
+        others = sorted(self._of[_base(word)] - {word})
+        return rng.choice(others) if others else word
+
+    def changed(self, sentence: str, rng: random.Random) -> str:
+        """Up to six words of a sentence, at least two in another form; nothing if it has not as many."""
+        words = _telling(sentence)
+        words = [words[at] for at in sorted(rng.sample(range(len(words)), min(6, len(words))))]
+        made = [self.other(word, rng) for word in words]
+        return " ".join(made) if sum(one != word for one, word in zip(made, words, strict=True)) >= 2 else ""
+
+    def question(self, sentence: str, rng: random.Random) -> str:
+        """Three to five words of a sentence, half of them in another form, one by what people say for it."""
+        words = _telling(sentence)
+        words = [
+            words[at] for at in sorted(rng.sample(range(len(words)), min(rng.randint(3, 5), len(words))))
+        ]
+        made = [self.other(word, rng) if rng.random() < 0.5 else word for word in words]
+        said = [at for at, word in enumerate(words) if _base(word) in _MEANT]
+        if said and len(words) > 3:
+            made[said[0]] = _MEANT[_base(words[said[0]])]
+        return rng.choice(FRAMES).format(" ".join(made))
+
+
+def _base(word: str) -> str:
+    for ending, least in (("ing", 4), ("ed", 3), ("es", 4), ("s", 3)):
+        if word.endswith(ending) and len(word) - len(ending) >= least and not word.endswith("ss"):
+            word = word[: -len(ending)]
+            break
+    return word[:-1] if len(word) > 3 and (word[-1] == "e" or word[-1] == word[-2] != "s") else word
 
 
 def text_of(content: Any) -> str:
@@ -281,7 +378,7 @@ def recorded(path: Path, files: Sequence[Path]) -> list[tuple[str, list[tuple[st
     with closing(Writer(path)) as writer, closing(Importer(writer)) as importer:
         importer.run(list(files))
     with closing(database.open_writable(path)) as connection:
-        index.index_until(connection, seconds=600)
+        index_of(connection).index_until(seconds=600)
         sessions: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         for session_id, agent_id, seq, content in connection.execute(
             "SELECT a.session_id, m.agent_id, m.seq, m.content FROM messages m JOIN agents a ON a.id ="
@@ -296,13 +393,15 @@ def recorded(path: Path, files: Sequence[Path]) -> list[tuple[str, list[tuple[st
 Search = Callable[[str, int], Sequence[str]]
 """A query and how many to find → ids of documents, the best first."""
 
-BASE, OURS, WITH_VECTORS = "fts5_bm25", "recall", "recall_with_vectors"
+BASE, STEMMED, OURS, WITH_VECTORS = "fts5_bm25", "fts5_porter_bm25", "recall", "recall_with_vectors"
+NAMES = {BASE: "BM25", STEMMED: "BM25 of stems", OURS: "recall", WITH_VECTORS: "with vectors"}
+"""How the report calls them."""
 
 
-def plain_bm25(documents: Sequence[tuple[str, Any]]) -> Search:
+def plain_bm25(documents: Sequence[tuple[str, Any]], tokenize: str = "unicode61") -> Search:
     """SQLite's own ranking of the messages' texts."""
     connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE VIRTUAL TABLE texts USING fts5(text)")
+    connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='{tokenize}')")
     connection.executemany(
         "INSERT INTO texts (rowid, text) VALUES (?, ?)",
         ((at, plain(text_of(content))) for at, (_, content) in enumerate(documents)),
@@ -327,9 +426,10 @@ def plain_bm25(documents: Sequence[tuple[str, Any]]) -> Search:
 class Scores:
     """What was measured so far, by kind of query and by search."""
 
-    found: dict[str, dict[str, list[float]]] = field(
+    found: dict[str, dict[str, list[tuple[float, float, float]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+    """Of each query: recall at the limit, recall at 1, reciprocal rank."""
     milliseconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     documents: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     left_out: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -342,26 +442,39 @@ class Scores:
         self.left_out["repeated_ids"] += collection.repeated_ids
         for query in collection.queries:
             for name, search in searches.items():
-                began = time.perf_counter()
+                began = time.process_time()
                 found = dict.fromkeys(search(query.text, limit + collection.repeated_ids))
                 if name == OURS:
-                    self.milliseconds[query.kind].append(1000 * (time.perf_counter() - began))
-                first = set(list(found)[:limit])
-                self.found[query.kind][name].append(len(first & query.evidence) / len(query.evidence))
+                    self.milliseconds[query.kind].append(1000 * (time.process_time() - began))
+                self.found[query.kind][name].append(_measured([*found][:limit], query.evidence))
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """By kind of query: how many, recall at the limit of each search, milliseconds a query."""
+        """By kind of query: how many, of each search recall at the limit, at 1 and the mean reciprocal rank; milliseconds
+        of processor time a query."""
         made: dict[str, dict[str, Any]] = {}
         for kind, by_search in self.found.items():
             times = sorted(self.milliseconds[kind])
             made[kind] = {
                 "documents": self.documents[kind],
                 "queries": len(by_search[BASE]),
-                **{name: round(statistics.fmean(values), 4) for name, values in by_search.items()},
+                **{
+                    name + suffix: round(statistics.fmean(one[at] for one in values), 4)
+                    for name, values in by_search.items()
+                    for at, suffix in enumerate(("", "_at_1", "_mrr"))
+                },
                 "ms_median": round(statistics.median(times), 1),
                 "ms_p95": round(times[int(0.95 * len(times))], 1),
             }
         return made
+
+
+def _measured(found: Sequence[str], evidence: Evidence) -> tuple[float, float, float]:
+    ranks = [rank for rank, one in enumerate(found, 1) if one in evidence]
+    return (
+        len(ranks) / len(evidence),
+        float(found[:1] != [] and found[0] in evidence),
+        1 / ranks[0] if ranks else 0.0,
+    )
 
 
 def searches_of(
@@ -373,7 +486,11 @@ def searches_of(
     def ours(query: str, limit: int) -> list[str]:
         return [ids[one.sources[0]] for one in recall(reads, session_id, query, limit=limit)]
 
-    searches: dict[str, Search] = {BASE: plain_bm25(collection.documents), OURS: ours}
+    searches: dict[str, Search] = {
+        BASE: plain_bm25(collection.documents),
+        STEMMED: plain_bm25(collection.documents, "porter unicode61"),
+        OURS: ours,
+    }
     if vectors:
         embedder = recall_module.load_embedder()
         with closing(database.open_writable(path)) as connection:
@@ -405,7 +522,7 @@ def score_collections(
             named = [(f"s{number}", one) for number, one in enumerate(collections)]
             for name, collection in named:
                 fill(connection, collection, name)
-            index.index_until(connection, seconds=600)
+            index_of(connection).index_until(seconds=600)
         for name, collection in named:
             ids = {f"message://{name}/{seq}": one for seq, (one, _) in enumerate(collection.documents, 1)}
             _keep_half(collection, half)
@@ -470,37 +587,68 @@ def _is_set(path: Path) -> bool:
 # --- What a query costs -------------------------------------------------------------------------------------
 
 
-def measure_scale(count: int, seed: int) -> list[str]:
-    """Milliseconds a query in one session of `count` messages, all indexed, and with the newest 2,000 not."""
+def measure_scale(count: int, seed: int, files: Sequence[Path] = ()) -> list[str]:
+    """Processor time of a query in one session of `count` messages, all indexed, and with the newest 2,000 not."""
     from benchmarks.search import messages
 
     rng = random.Random(seed)
-    source = messages(rng)
-    said = [("", text) for text, _ in zip(source, range(count + 2_000), strict=False)]
+    asked: dict[str, list[str]] = defaultdict(list)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "watchkeeper.db"
+        if files:
+            sessions = recorded(Path(folder) / "recorded.db", files)
+            said = _varied([one for _, documents in sessions for one in documents], count + 2_000, rng)
+            for _, documents in sessions:
+                for query in queries_of(documents, random.Random(seed), 20):
+                    asked[query.kind].append(query.text)
+        else:
+            said = [("", text) for text, _ in zip(messages(rng), range(count + 2_000), strict=False)]
+            for words in (1, 3, 8):
+                asked[f"{words} words"] = [
+                    " ".join(rng.sample(_of(said, rng, words), words)) for _ in range(30)
+                ]
+            asked["a path"] = [f"src/{'/'.join(_of(said, rng, 2)[:2])}.py" for _ in range(30)]
         with closing(database.open_writable(path)) as connection:
             connection.execute("PRAGMA synchronous = OFF")
             fill(connection, Collection(said[:count]), "s0")
-            index.index_until(connection, seconds=3_600)
-        asked = {
-            f"{words} words": [" ".join(rng.sample(_of(said, rng, words), words)) for _ in range(30)]
-            for words in (1, 3, 8)
-        } | {"a path": [f"src/{'/'.join(_of(said, rng, 2)[:2])}.py" for _ in range(30)]}
-        reads = passages.SearchConnection(path)
-        for name, queries in asked.items():
-            lines.append(f"{count:,} messages, {name}: {_times(reads, queries)}")
+            index_of(connection).index_until(seconds=3_600)
+        lines += _times_of(path, f"{count:,} messages", asked)
         with closing(database.open_writable(path)) as connection:
             connection.executemany(
                 "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
                 " VALUES ('s0', ?, 'user', ?, 1, 1, 1)",
-                [(seq, encode(text)) for seq, (_, text) in enumerate(said[count:], count + 1)],
+                [(seq, encode(content)) for seq, (_, content) in enumerate(said[count:], count + 1)],
             )
-        for name, queries in asked.items():
-            lines.append(f"and 2,000 that are not indexed, {name}: {_times(reads, queries)}")
-        reads.close()
+        lines += _times_of(path, "and 2,000 that are not indexed", asked)
     return lines
+
+
+OTHER_WORDS = 8
+"""Every so many-th word of a copied message is another one."""
+
+
+def _varied(documents: Sequence[tuple[str, Any]], count: int, rng: random.Random) -> list[tuple[str, Any]]:
+    """So many messages: the documents, and copies of them with other words here and there, words as common as there."""
+    words = [word for _, content in documents for word in re.findall(r"[^\W_]+", text_of(content))]
+
+    def other(match: re.Match[str]) -> str:
+        return words[int(rng.random() * len(words))] if rng.random() < 1 / OTHER_WORDS else match[0]
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, list):
+            return [copy(one) for one in value]
+        if isinstance(value, dict):
+            return {
+                name: one if name in ("type", "id", "name", "tool_use_id") else copy(one)
+                for name, one in value.items()
+            }
+        return re.sub(r"[^\W_]+", other, value) if isinstance(value, str) else value
+
+    made = list(documents[:count])
+    while len(made) < count:
+        made += [(name, copy(content)) for name, content in documents[: count - len(made)]]
+    return made
 
 
 def _of(said: Sequence[tuple[str, str]], rng: random.Random, most: int) -> list[str]:
@@ -511,14 +659,24 @@ def _of(said: Sequence[tuple[str, str]], rng: random.Random, most: int) -> list[
             return words
 
 
-def _times(reads: Any, queries: Sequence[str]) -> str:
-    times = []
-    for query in queries:
-        began = time.perf_counter()
-        recall(reads, "s0", query)
-        times.append(1000 * (time.perf_counter() - began))
-    times.sort()
-    return f"median {statistics.median(times):.0f} ms, p95 {times[int(0.95 * len(times))]:.0f} ms"
+def _times_of(path: Path, where: str, asked: dict[str, list[str]]) -> Iterator[str]:
+    """A line for each kind of query and one for all: median and 95 of 100, in milliseconds of processor time."""
+    with closing(passages.SearchConnection(path)) as reads:
+        everything: list[float] = []
+        for kind, queries in asked.items():
+            times = []
+            for query in queries:
+                began = time.process_time()
+                recall(reads, "s0", query)
+                times.append(1000 * (time.process_time() - began))
+            everything += times
+            yield f"{where}, {kind}: {_median_and_p95(times)}"
+        yield f"{where}, all {len(everything)}: {_median_and_p95(everything)}"
+
+
+def _median_and_p95(times: Sequence[float]) -> str:
+    ordered = sorted(times)
+    return f"median {statistics.median(ordered):.0f} ms, p95 {ordered[int(0.95 * len(ordered))]:.0f} ms"
 
 
 def main() -> None:
@@ -533,7 +691,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     options = parser.parse_args()
     if options.scale:
-        print("\n".join(measure_scale(options.scale, options.seed)))
+        print("\n".join(measure_scale(options.scale, options.seed, options.files)))
         return
     if options.vectors != "off" and (why := recall_module.vectors_unavailable()) is not None:
         sys.exit(why)
@@ -557,11 +715,15 @@ def main() -> None:
     if options.json:
         print(json.dumps(result, ensure_ascii=False))
         return
-    print(f"recall at {result['limit']}, {result['half']} queries")
+    print(f"recall at 1, at {result['limit']} and mean reciprocal rank, {result['half']} queries")
     for kind, row in result["kinds"].items():
-        vectors = f"  with vectors {row[WITH_VECTORS]:.3f}" if WITH_VECTORS in row else ""
+        columns = [
+            f"{label} " + " ".join(f"{row[name + suffix]:.3f}" for suffix in ("_at_1", "", "_mrr"))
+            for name, label in NAMES.items()
+            if name in row
+        ]
         print(
-            f"  {kind:<24} {row['queries']:>5} queries  FTS5 BM25 {row[BASE]:.3f}  recall {row[OURS]:.3f}{vectors}"
+            f"  {kind:<26} {row['queries']:>5} queries  {'  '.join(columns)}"
             f"  {row['ms_median']:.0f} ms, p95 {row['ms_p95']:.0f} ms"
         )
     for name in ("unknown_evidence", "unscored_queries", "repeated_ids"):

@@ -25,10 +25,9 @@ from typing import Any
 
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, decode, encode, sqlite3
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.place import place_of
-from watchkeeper.store.postgres import is_postgres
 from watchkeeper.store.search import index
-from watchkeeper.store.search.index import index_batch, index_until, index_within, unindexed
 from watchkeeper.store.search.messages import Found, search, search_by_session
 from watchkeeper.store.search.words import words_of
 
@@ -60,6 +59,7 @@ def messages(rng: random.Random) -> Iterator[str]:
 
 def build(connection: Connection, count: int, rng: random.Random) -> None:
     """The corpus, stored and indexed as an import does it."""
+    on_file = isinstance(connection, sqlite3.Connection)
     stored = indexed = 0.0
     characters = 0
     source = messages(rng)
@@ -79,22 +79,22 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
                 (number, f"{session_id}-a", seq, encode(content), seq),
             )
         half = time.process_time()
-        if not is_postgres(connection) and not index_within(connection):
+        # A server's indexer takes what was imported afterwards.
+        if not index_of(connection).index_within() and on_file:
             raise SystemExit("the import left messages that are not indexed")
         connection.execute("COMMIT")
         stored, indexed = stored + half - began, indexed + time.process_time() - half
     megabytes = characters / 1e6
     print(f"{count:,} messages, {megabytes:,.0f} MB of text ({characters / count:,.0f} a message)")
-    if not is_postgres(connection):
+    if on_file:
         print(
             f"stored at {megabytes / stored:,.0f} MB/s, indexed at {megabytes / indexed:,.0f} MB/s, both"
             f" {megabytes / (stored + indexed):,.0f} MB/s"
         )
     else:
         print(f"stored at {megabytes / stored:,.0f} MB/s of the client's processor time")
-    if is_postgres(connection):
         began, cpu = time.perf_counter(), time.process_time()
-        index_until(connection, seconds=36_000)
+        index_of(connection).index_until(seconds=36_000)
         taken, spent = time.perf_counter() - began, time.process_time() - cpu
         print(
             f"indexed at {megabytes / taken:,.1f} MB/s, {megabytes / spent:,.1f} MB/s of the client's processor time"
@@ -103,13 +103,13 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
     contents = connection.execute("SELECT sum(octet_length(content)) FROM messages").fetchone()[0]
     print(
         f"index {size / 1e6:,.0f} MB, {size / contents:.3f} of the messages' bytes"
-        + ("" if is_postgres(connection) else f", in {len(index.parts(connection))} parts")
+        + (f", in {len(index.parts(connection))} parts" if on_file else "")
     )
 
 
 def index_bytes(connection: Connection) -> int:
     """How large the index is."""
-    if is_postgres(connection):
+    if not isinstance(connection, sqlite3.Connection):
         return int(connection.execute("SELECT pg_total_relation_size('message_words')").fetchone()[0])
     return sum(
         connection.execute(f"SELECT sum(length(block)) FROM {index.part_name(number)}_data").fetchone()[0]
@@ -153,9 +153,9 @@ def live(connection: Connection, count: int, rng: random.Random) -> None:
     driver.begin_immediate = timed
     try:
         while True:
-            before = unindexed(connection)
-            more = index_batch(connection).more
-            if unindexed(connection) != before:
+            before = index_of(connection).unindexed()
+            more = index_of(connection).index_batch().more
+            if index_of(connection).unindexed() != before:
                 held.append(time.perf_counter() - began_at[0])
             if not more:
                 break

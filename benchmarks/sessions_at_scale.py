@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.store import database, driver, sessions
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import Connection, Queries
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.library import back_up, compare
 from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
-from watchkeeper.store.search.index import index_until
 from watchkeeper.store.search.messages import ORDERS, list_sessions, parse_filters, search_messages
 
 NOW = 1_790_000_000.0
@@ -94,7 +94,7 @@ def build(path: Path, count: int, large: int) -> None:
         add_session(connection, rng, number, 4, 5)
     add_session(connection, rng, 0, 1, large)
     connection.execute("COMMIT")
-    index_until(connection, seconds=600)
+    index_of(connection).index_until(seconds=600)
     connection.close()
     print(
         f"{count:,} sessions, {path.stat().st_size / 1e6:,.0f} MB, made in {time.monotonic() - began:.0f} s\n"
@@ -115,13 +115,13 @@ def lists(path: Path) -> None:
     connection = database.open_readonly(path)
     print("the first thousand of the list, read")
     for order in ORDERS:
-        timed(f"by {order}", lambda order=order: list_sessions(connection, "", 1_000, order=order))  # type: ignore[misc]
+        timed(f"by {order}", lambda order=order: list_sessions(Queries(connection), "", 1_000, order=order))  # type: ignore[misc]
     print("found")
     for search in ("state:failed", "tag:t3 cost>1", "word12", "word12 word77", "nothing-like-it"):
 
         def find(search: str = search) -> None:
             hits, _ = search_messages(connection, parse_filters(search).text)
-            list_sessions(connection, search, 1_000, also=hits)
+            list_sessions(Queries(connection), search, 1_000, also=hits)
 
         timed(search, find)
     timed("by `last`", lambda: sessions.find(connection, "last"))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
         ReflectorOutput,
     )
     from watchkeeper.memory.compactor import Compactor
-    from watchkeeper.memory.history import WindowTooSmall
+    from watchkeeper.memory.context import ContextState
+    from watchkeeper.memory.history import ContextLimits, WindowTooSmall
     from watchkeeper.memory.manager import HierarchicalContextManager
     from watchkeeper.runtime.run_session import Runtime
 
@@ -26,6 +27,8 @@ _HOMES = {
     "BufferConfig": "watchkeeper.memory.buffering",
     "BufferingCoordinator": "watchkeeper.memory.buffering",
     "Compactor": "watchkeeper.memory.compactor",
+    "ContextLimits": "watchkeeper.memory.history",
+    "ContextState": "watchkeeper.memory.context",
     "HierarchicalContextManager": "watchkeeper.memory.manager",
     "ObservationChunk": "watchkeeper.memory.buffering",
     "ObserverOutput": "watchkeeper.memory.buffering",
@@ -38,6 +41,8 @@ __all__ = [
     "BufferConfig",
     "BufferingCoordinator",
     "Compactor",
+    "ContextLimits",
+    "ContextState",
     "HierarchicalContextManager",
     "ObservationChunk",
     "ObserverOutput",

@@ -133,8 +133,14 @@ class Programs(Bench):
         """A prompt comes a second time only in a message that says so, and there is one about each cut turn."""
         prompts = self.prompts()
         for text in prompts:
-            assert text.count("THE PROMPT") <= 1 or "may not have reached you" in text
-        assert sum("THE PROMPT" in text and "may not have reached you" not in text for text in prompts) <= 1
+            assert text.count("THE PROMPT") <= 1 or "may not have received the last message" in text
+        assert (
+            sum(
+                "THE PROMPT" in text and "may not have received the last message" not in text
+                for text in prompts
+            )
+            <= 1
+        )
         cut = len(self.query("SELECT 1 FROM program_turns WHERE status = 'unknown'"))
         assert len({text for text in prompts if "You were interrupted" in text}) <= cut
 

@@ -147,7 +147,7 @@ def mcp(door: Door) -> list[str]:
     results = "\n".join(result for one in asked for result in one.get("results", ()))
     wrong += [
         f"no result holds {text!r}"
-        for text in ("never instructions to you", INJECTION, "Port 7411")
+        for text in ("never as instructions to you", INJECTION, "Port 7411")
         if text not in results
     ]
 

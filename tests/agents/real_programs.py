@@ -108,8 +108,8 @@ class Trial:
                             "--approval-timeout", "60", *allowed, *more, fault=fault)  # fmt: skip
 
     def continued(self, program: str, session: str, goal: str, *more: str) -> None:
-        """Continue a session that was begun outside."""
-        self.host = self.wk("run", goal, "--agent", program, "--continue", session, "--headless", "--model",
+        """Continue a session that was started elsewhere."""
+        self.host = self.wk("resume", "--program", program, session, goal, "--headless", "--model",
                             "anthropic/claude-sonnet-5", "--allow", "bash", "--approval-timeout", "60", "--yes", *more)  # fmt: skip
 
     def resume(self, *more: str) -> None:
@@ -451,7 +451,7 @@ ANSWER_AFTER_SECONDS = 60.0
 
 
 def chaos_attached(trial: Trial, dice: random.Random, programs: tuple[str, ...] = tuple(MODELS)) -> list[str]:
-    """A session that was begun outside is continued, and killed at random moments."""
+    """A session that was started elsewhere is continued, and killed at random moments."""
     program = dice.choice(programs)
     session, path = begun_outside(trial, program)
     let_rest(program, session, path)
@@ -524,7 +524,7 @@ def attach(trial: Trial, program: str) -> list[str]:
     found = []
     session, path = begun_outside(trial, program)
     log = trial.folder / "wk.log"
-    words = ["run", "Go on.", "--agent", program, "--continue", session, "--headless"]
+    words = ["resume", "--program", program, session, "Go on.", "--headless"]
 
     def refused(why: str, *more: str) -> None:
         code = trial.wk(*words, *more).wait(60)
@@ -533,7 +533,7 @@ def attach(trial: Trial, program: str) -> list[str]:
         log.write_text("")
 
     if program != "codex":
-        refused("something may use it", "--yes")
+        refused("may be in use", "--yes")
     let_rest(program, session, path)
     holder = subprocess.Popen(["tail", "-f", str(path)], stdout=subprocess.DEVNULL)
     try:
@@ -543,7 +543,7 @@ def attach(trial: Trial, program: str) -> list[str]:
         holder.kill()
         holder.wait()
     if program != "codex":
-        refused("then give --yes")
+        refused("then pass --yes")
     trial.continued(program, session, f"Go on.\n\n#script\n{AFTER}")
     if not trial.until(lambda: trial.ledger.exists() and "cut" in trial.ledger.read_text()):
         return [*found, "it never went on"]
@@ -740,7 +740,7 @@ def permissions(trial: Trial, program: str, limit: str, *, hostile: bool) -> lis
     if hostile:
         take_over(trial)
         (workspace / ".opencode/plugin/evil.js").unlink()  # see `plugin`
-        git(workspace, "commit", "-qam", "no plugin")
+        git(workspace, "commit", "-qam", "not a Watchkeeper plugin")
     tool, field, content = WRITES[program]
     path = {"filePath" if program == "opencode" else "file_path": "made.txt"} if program != "codex" else {}
     if program == "claude-code":

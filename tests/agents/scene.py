@@ -95,7 +95,7 @@ def merging(request: Any, by_tools: bool = False) -> Any:
     if role_of(request) != "planner":
         name = task_of(request)
         files = (("a.txt", f"by {name}\n"), (f"{name}.txt", name))
-        place = re.search(r"You work in (\S+), a git worktree", flat(request.messages))
+        place = re.search(r"You are working in (\S+), a git worktree", flat(request.messages))
         assert place is not None
         if by_tools and turns(request) == 0:
             where = call("bash", {"command": f"pwd > {name}.where"}, "where")

@@ -1,4 +1,4 @@
-"""A session of an agent program that was begun outside becomes a sub-agent here."""
+"""A session of an agent program that was started elsewhere becomes a sub-agent here."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_session_is_found_by_its_file(home):
 
 
 class TestRefusals:
-    """What `wk run --continue` refuses before anything is started."""
+    """What `wk resume --program` refuses before anything is started."""
 
     @pytest.fixture(autouse=True)
     def _set_up(self, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,18 +100,20 @@ class TestRefusals:
         self.database = tmp_path / "w.db"
 
     def run(self, *arguments: str) -> Result:
-        return CliRunner().invoke(wk, ["run", *arguments, "--headless", "--db", str(self.database)])
+        return CliRunner().invoke(wk, ["resume", *arguments, "--headless", "--db", str(self.database)])
 
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            (("go on", "--agent", "codex"), "--agent PROGRAM --continue THREAD"),
-            (("--agent", "codex", "--continue", "019f"), "say what should be done"),
-            (("go on", "--agent", "gemini", "--continue", "x"), "codex, claude-code and opencode"),
-            (("go on", "--agent", "codex", "--continue", "zzz"), "is no session of it here"),
-            (("go on", "--agent", "opencode", "--continue", "ses_o"), "several sessions: ses_one, ses_other"),
-            (("go on", "--agent", "claude", "--continue", CLAUDE), "then give --yes"),
-            (("go on", "--agent", "codex", "--continue", CODEX, "--workspace", "/"), "leave --workspace out"),
+            (("--program", "codex", "019f"), "--program PROGRAM THREAD MESSAGE"),
+            (("--program", "codex", "019f", " "), "--program PROGRAM THREAD MESSAGE"),
+            (("--program", "gemini", "x", "go on"), "codex, claude-code or opencode"),
+            (("--program", "codex", "zzz", "go on"), "does not match any session"),
+            (("--program", "opencode", "ses_o", "go on"), "several sessions: ses_one, ses_other"),
+            (("--program", "claude", CLAUDE, "go on"), "then pass --yes"),
+            (("--program", "claude", CLAUDE, "go on", "--queue"), "omit --queue"),
+            (("--program", "codex", CODEX, "go on", "--budget-usd", "much"), "is not a number"),
+            (("--yes", "last"), "need --program"),
         ],
     )
     def test_what_is_not_clear_is_refused(self, arguments, why):
@@ -120,10 +122,20 @@ class TestRefusals:
         assert why in str(result.exception) + result.output
         assert not self.database.exists()
 
+    def test_the_earlier_spelling_works_and_prints_the_new_one(self) -> None:
+        earlier = ["run", "go on", "--agent", "codex", "--continue"]
+        for rest, why in (
+            ((CODEX, "--workspace", "/"), "omit --workspace"),
+            (("zzz",), "does not match any session"),
+        ):
+            result = CliRunner().invoke(wk, [*earlier, *rest, "--headless", "--db", str(self.database)])
+            assert why in str(result.exception)
+            assert "is now `wk resume --program PROGRAM THREAD MESSAGE`" in result.stderr
+
     def test_a_session_that_changed_a_moment_ago_is_refused_even_with_yes(self, home):
         os.utime(home.claude)
-        result = self.run("go on", "--agent", "claude-code", "--continue", CLAUDE, "--yes")
-        assert "something may use it" in str(result.exception)
+        result = self.run("--program", "claude-code", CLAUDE, "go on", "--yes")
+        assert "may be in use" in str(result.exception)
 
     def test_a_session_that_an_agent_here_works_on_is_refused(self, home, tmp_path):
         from tests.core.runtime.conftest import Ground
@@ -140,9 +152,9 @@ class TestRefusals:
 
         ground.write(create)
         ground.close()
-        result = self.run("go on", "--agent", "codex", "--continue", CODEX)
+        result = self.run("--program", "codex", CODEX, "go on")
         assert "coder-1" in str(result.exception)
-        assert "works on it already" in str(result.exception)
+        assert "is already working on it" in str(result.exception)
 
 
 def test_a_process_that_has_the_file_open_or_names_the_session_is_found(home):
@@ -187,7 +199,7 @@ async def test_the_session_gets_the_prompt_as_its_next_message_and_the_planner_r
     assert "earlier attempt" not in prompt
     assert outside.tasks()["continue"]["status"] == "done"
     first = outside.model.requests[0]
-    assert "There is a plan already" in str(first.messages)
+    assert "A plan exists" in str(first.messages)
     assert "task_done" in str(first.messages)
     warned = outside.query("SELECT data FROM events WHERE kind = 'host.warning'")
     assert any("without a worktree" in text for (text,) in warned)

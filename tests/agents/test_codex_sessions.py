@@ -314,13 +314,13 @@ async def test_calls_that_only_the_programs_record_tells_are_taken_over_and_cut_
     await programs.run_while(write_the_record)
     programs.assert_whole()
     assert [status for _, status in programs.calls()] == ["done", "unknown", "unknown", "unknown", "unknown"]
-    known, _, unknown = programs.prompts()[1].partition("is unknown: verify")
+    known, _, unknown = programs.prompts()[1].partition("fully or partly. Verify")
     assert "(c1)" in known
     assert "(c2)" in unknown
     assert "(c3)" in unknown
     assert "(c4)" in unknown
     assert "(c5)" in unknown
-    assert "may not have reached you" not in programs.prompts()[1]
+    assert "may not have received the last message" not in programs.prompts()[1]
 
 
 def in_turn(method: str, **params: Any) -> list[Any]:
@@ -342,7 +342,7 @@ async def test_codex_gets_no_prompt_with_a_wider_sandbox_than_was_set(programs: 
     programs.play("codex", "gpt-5")
     wider = {"thread": {"id": "t"}, "sandbox": {"type": "workspaceWrite"} | more}
     await programs.played(replies={"thread/start": wider})
-    assert "Codex does not confirm its permissions" in str(programs.agent()["status_reason"])
+    assert "Codex did not confirm its permissions" in str(programs.agent()["status_reason"])
     assert programs.prompts() == []
     ((_, asked),) = programs.received("thread/start")
     config = asked["params"]["config"]
@@ -595,11 +595,11 @@ async def test_what_a_record_tells_of_a_prompt_that_was_sent_before_is_taken_ove
 
     await programs.run_while(lambda: cut("go", 1, "Words of the first."))
     await programs.run_while(lambda: cut("gone", 2, "Words of the second."))
-    assert programs.prompts()[1] == "[Watchkeeper] Go on where you stopped."
+    assert programs.prompts()[1] == "[Watchkeeper] Continue where you stopped."
     assert (await programs.run()).exit_code == 0
     programs.assert_whole()
     assert programs.prompts()[2] == programs.prompts()[1]
-    assert "may not have reached you" in programs.prompts()[3]
+    assert "may not have received the last message" in programs.prompts()[3]
     assert json.dumps(programs.transcript()).count("Words of the second.") <= 1
 
 
@@ -628,7 +628,7 @@ async def test_codex_gets_no_prompt_where_it_reports_other_permissions(
     turn = ["then", {"turn": {"id": "u"}}, ENDS]
     result = await programs.played(replies={"thread/start": THREAD | reported, "turn/start": turn})
     assert result.exit_code == 5
-    assert "Codex does not confirm its permissions" in programs.agent()["status_reason"]
+    assert "Codex did not confirm its permissions" in programs.agent()["status_reason"]
     assert programs.prompts() == []
 
 
@@ -643,7 +643,10 @@ async def test_codex_that_changes_its_permissions_is_stopped(programs: Programs)
     turn = ["then", {"turn": {"id": "u"}}, [["send", said], ["file", "never"]]]
     result = await programs.played(replies={"thread/start": THREAD, "turn/start": turn})
     assert result.exit_code == 5
-    assert "Codex changed its permissions: approvalPolicy is never" in programs.agent()["status_reason"]
+    assert (
+        "Codex was stopped because its permissions changed: approvalPolicy is never"
+        in programs.agent()["status_reason"]
+    )
 
 
 async def test_codex_loads_nothing_of_the_project_also_where_it_is_a_worktree(programs: Programs) -> None:

@@ -283,7 +283,7 @@ async def test_what_the_user_has_not_committed_stays_and_is_never_overwritten(sc
     (scene.workspace / "a.txt").write_text("mine\n")
     (scene.workspace / "new.txt").write_text("mine too\n")
     folder = await scene.open("x")
-    assert "2 changed files of yours" in scene.warnings()
+    assert "2 uncommitted files in your folder" in scene.warnings()
     (folder / "a.txt").write_text("theirs\n")
     before = scene.state()
     with pytest.raises(GitFailed, match=r"a\.txt"):
@@ -491,7 +491,7 @@ async def test_a_repository_inside_a_worktree_is_not_merged_without_its_files_an
     tree = agents.load_worktree(scene.ground.store, "inner")
     assert tree is not None
     assert "+++ b/i.txt" in tree.diff
-    with pytest.raises(GitFailed, match=r"vendor/ .*git repository of its own"):
+    with pytest.raises(GitFailed, match=r"vendor/ .*separate git repository"):
         await scene.merge("inner")
     (folder / "x.txt").write_text("x")
     (folder / "lib").mkdir(exist_ok=True)
@@ -500,7 +500,7 @@ async def test_a_repository_inside_a_worktree_is_not_merged_without_its_files_an
     await scene.trees.end()
     assert (inner / "v.txt").exists()
     assert (folder / "lib/unseen.txt").exists()
-    assert "the place of a submodule" in scene.warnings()
+    assert "a submodule path" in scene.warnings()
 
 
 async def test_the_users_own_git_configuration_stops_no_merge(scene):
@@ -564,7 +564,7 @@ async def test_a_workspace_below_the_top_of_its_repository(scene, monkeypatch):
     inner.mkdir(parents=True)
     scene.workspace = inner
     assert await scene.again().open(scene.task("x"), ROLES["coder"], program=True) == inner
-    assert "does not have the workspace's folder" in scene.warnings()
+    assert "does not contain the workspace folder" in scene.warnings()
     (inner / "i.txt").write_text("i\n")
     git(inner, "add", "-A")
     git(inner, "commit", "-q", "-m", "inner")
@@ -599,7 +599,7 @@ async def test_the_diff_is_shown_by_the_command_without_control_characters(scene
     (folder / "a.txt").write_text("\x1b[31mred\n")
     await scene.trees.refresh("x")
     database = ["--db", str(scene.ground.store.path)]
-    shown = CliRunner().invoke(wk, ["diff", scene.ground.session, "x", *database]).output
+    shown = CliRunner().invoke(wk, ["artifacts", "--diff", scene.ground.session, "x", *database]).output
     assert "1 file, ready, branch watchkeeper/" in shown
     assert "-two" in shown
     assert "red" in shown
@@ -645,7 +645,9 @@ async def test_a_program_that_plans_waits_for_the_answer_with_as_many_calls_as_i
     monkeypatch.setattr(tool_server, "WAIT_SECONDS", 0.05)
     for _ in range(2):
         scene.ground.write(call)
-        assert "has not answered yet" in str((await server.call(agent, "merge_task", {"task": "y"})).content)
+        assert "has not answered the approval request yet" in str(
+            (await server.call(agent, "merge_task", {"task": "y"})).content
+        )
         assert store.one("SELECT status FROM agents WHERE id = 'p'")[0] == "working"
     ((number, status),) = store.all("SELECT id, status FROM approvals")
     assert status == "waiting"
@@ -655,7 +657,7 @@ async def test_a_program_that_plans_waits_for_the_answer_with_as_many_calls_as_i
         lambda tx: commands.decide_approval(tx, number, approved, "me", None, edited_input=keep)
     )
     scene.ground.write(call)
-    assert "of conflicting places, theirs" in str(
+    assert "conflicts resolved with theirs" in str(
         (await server.call(agent, "merge_task", {"task": "y"})).content
     )
     assert len(store.all("SELECT id FROM approvals")) == 1
@@ -699,14 +701,14 @@ async def test_agents_of_our_own_loop_write_in_their_worktrees_and_a_person_answ
         return f"{result.output}{result.exception or ''}"
 
     shown = command("approve", "--show", question["id"])
-    for part in ("wants to merge q, which conflicts", "conflict in a.txt", "u: p: Do p", "u: q: Do q", "<<<<<<< ours (main)",
+    for part in ("wants to merge q, which has conflicts", "conflict in a.txt", "u: p: Do p", "u: q: Do q", "<<<<<<< ours (main)",
                  "by p", ">>>>>>> theirs (watchkeeper/", "by q", "--keep ours"):  # fmt: skip
         assert part in shown
     assert "--keep" in command("approve", question["id"], "--edit", "{}")
     command("approve", question["id"], "--keep", "theirs")
     result = await bench.run()
     assert result.status == "done", result
-    assert bench.query("SELECT 1 FROM messages WHERE content LIKE '%of conflicting places, theirs%'")
+    assert bench.query("SELECT 1 FROM messages WHERE content LIKE '%conflicts resolved with theirs%'")
     assert len(bench.state["approvals"]) == 1
     assert (bench.workspace / "a.txt").read_text() == "by q\n"
     assert (bench.workspace / "p.txt").read_text() + (bench.workspace / "q.txt").read_text() == "pq"

@@ -6,21 +6,32 @@ Parts of the pages are written from the code (`tests.support.guide`); other room
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 import grimp
 import pytest
+import yaml
 from tests.support.guide import DOCS, agrees
 
+from watchkeeper.agents.backends.programs import AgentProgramSettings
+from watchkeeper.agents.tools.contract import McpServer
 from watchkeeper.cli.app import wk
+from watchkeeper.cli.help import Command
+from watchkeeper.records import states
+from watchkeeper.runtime import config
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
 
@@ -40,10 +51,10 @@ def commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Comma
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{prefix} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{prefix} {name}")
-        else:
-            yield f"{prefix} {name}", command
 
 
 def chapter(name: str, command: click.Command) -> str:
@@ -53,6 +64,7 @@ def chapter(name: str, command: click.Command) -> str:
     help_text = "\n\n".join(
         textwrap.fill(" ".join(part.split()), 120) for part in (command.help or "").split("\n\n")
     )
+    examples = "\n".join(command.examples) if isinstance(command, Command) else ""
     rows = []
     for option in command.params:
         if not isinstance(option, click.Option) or option.hidden:
@@ -68,7 +80,17 @@ def chapter(name: str, command: click.Command) -> str:
         rows.append(f"| `{named}` | {' '.join(words).strip()} |")
     table = "\n".join(["| Option | What it does |", "|---|---|", *rows]) if rows else ""
     return (
-        "\n\n".join(part for part in (f"## `{name}`", f"```text\n{usage}\n```", help_text, table) if part)
+        "\n\n".join(
+            part
+            for part in (
+                f"## `{name}`",
+                f"```sh\n{examples}\n```",
+                f"```text\n{usage}\n```",
+                help_text,
+                table,
+            )
+            if part
+        )
         + "\n\n"
     )
 
@@ -118,108 +140,162 @@ def rows_of(connection: Connection, table: str) -> list[tuple[object, ...]]:
     return list(connection.execute("SELECT * FROM pragma_table_info(?)", (table,)))
 
 
-def test_every_setting_is_in_the_guide_with_its_default() -> None:
-    from watchkeeper.agents.tools.contract import McpServer
-    from watchkeeper.runtime.config import AnthropicSettings, Config, OpenAISettings
+def documented(kind: type) -> dict[str, str]:
+    """What is written below each attribute of a class, and of those that it extends."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if one.__module__.partition(".")[0] == "watchkeeper":
+            (body,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+            assert isinstance(body, ast.ClassDef)
+            for named, text in pairwise(body.body):
+                match named, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(said))
+                    ):
+                        found[name] = " ".join(said.split())
+    return found
 
-    page = text_of("configuration.md")
-    shown = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]+) \|", page, re.MULTILINE))
-    for model in (Config, AnthropicSettings, OpenAISettings):
-        for attribute, field in model.model_fields.items():
-            name = field.alias or attribute
-            assert name in shown, f"configuration.md does not mention {name}"
-            default = field.default
-            if isinstance(default, str | int | float):
-                said = (
-                    {True: "true", False: "false"}.get(default, default)
-                    if isinstance(default, bool)
-                    else default
-                )
-                assert shown[name] == (f'`"{said}"`' if isinstance(default, str) else f"`{said}`"), name
-    servers = page.partition("## MCP servers")[2].partition("## ")[0]
-    for name in (field.name for field in fields(McpServer)):
-        assert f"`{name}`" in servers, f"configuration.md does not mention mcp_servers.*.{name}"
+
+def settings(kind: type) -> str:
+    """One table of `config.toml`."""
+    lines = ["| Setting | Default | What it means |", "|---|---|---|"]
+    texts = documented(kind)
+    declared = getattr(kind, "model_fields", None)
+    for attribute, field in (declared or {one.name: one for one in fields(kind)}).items():
+        name = (getattr(field, "alias", None) if declared else None) or attribute
+        default = field.default
+        if isinstance(default, bool):
+            value = f"`{str(default).lower()}`"
+        elif isinstance(default, str | int | float) and default != "":
+            value = f'`"{default}"`' if isinstance(default, str) else f"`{default}`"
+        else:
+            value = ""
+        assert texts.get(attribute), f"{kind.__name__}.{attribute} is not documented where it is declared"
+        lines.append(f"| `{name}` | {value} | {texts[attribute]} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def test_every_setting_is_in_the_guide_as_it_is_documented_where_it_is_declared() -> None:
+    tables = {
+        "Settings": config.Config,
+        "`[memory]`": config.MemorySettings,
+        "`[roles.NAME]`": config.RoleSettings,
+        "`[sandbox]`": config.SandboxSettings,
+        "`[anthropic]`": config.AnthropicSettings,
+        "`[openai]` and `[openai-chat]`": config.OpenAISettings,
+        "`[mcp_servers.NAME]`": McpServer,
+        "`[agents.NAME]`": AgentProgramSettings,
+        "`[notifications]`": config.NotificationSettings,
+        "`[alerts]`": config.AlertSettings,
+        "`[guard]`": config.GuardSettings,
+    }
+    parts = [f"## {name}\n\n{settings(kind)}" for name, kind in tables.items()]
+    agrees("configuration.md", "settings", "\n" + "".join(parts))
+
+
+STATES = {
+    "agent": states.AgentStatus, "approval": states.ApprovalStatus, "command": states.CommandStatus,
+    "compaction": states.CompactionStatus, "model": states.ModelCallStatus, "session": states.SessionStatus,
+    "task": states.TaskStatus, "tool": states.ToolCallStatus,
+}  # fmt: skip
+"""What a kind of event ends in where it is `subject.STATE`."""
+
+
+def kinds_of(name: ast.expr) -> set[str]:
+    """The kinds of event that an expression may name."""
+    match name:
+        case ast.Constant(value=str(value)) if re.fullmatch(r"[a-z]+\.[a-z_]+", value):
+            return {value}
+        case ast.JoinedStr(values=[ast.Constant(value=str(begin)), ast.FormattedValue()]):
+            return {f"{begin}{state}" for state in STATES.get(begin.rstrip("."), ())}
+        case ast.IfExp(body=body, orelse=orelse):
+            return kinds_of(body) | kinds_of(orelse)
+    return set()
+
+
+def test_every_kind_of_event_is_in_the_guide() -> None:
+    found: dict[str, set[str]] = {}
+    for file in sorted((ROOT / "core").rglob("*.py")):
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if called not in {"event", "_event"}:
+                continue
+            data = {word.arg for word in call.keywords if word.arg} - {"agent_id", "task_id", "at"}
+            for kind in kinds_of(call.args[0]):
+                found.setdefault(kind, set()).update(data)
+    assert {"session.done", "task.stale", "model.replied", "host.started", "compaction.applied"} <= set(found)
+    rows = [
+        f"| `{kind}` | {', '.join(f'`{one}`' for one in sorted(found[kind]))} |\n" for kind in sorted(found)
+    ]
+    agrees("events.md", "events", "\n| Kind | `data` |\n|---|---|\n" + "".join(rows) + "\n")
 
 
 def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
-    from watchkeeper.runtime.config import load_config
-
     page = text_of("configuration.md")
     example = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert example is not None
     (tmp_path / "config.toml").write_text(example[1], encoding="utf-8")
-    config = load_config(tmp_path)
-    assert config.model == "anthropic/claude-sonnet-5"
-    assert list(config.mcp_servers) == ["tickets"]
+    found = config.load_config(tmp_path)
+    assert found.model == "anthropic/claude-sonnet-5"
+    assert list(found.mcp_servers) == ["tickets"]
 
 
 def test_built_in_roles_are_those_of_the_guide(tmp_path: Path) -> None:
     from watchkeeper.agents.roles import load_roles
 
-    page = " ".join(text_of("configuration.md").split())
+    page = " ".join(text_of("roles.md").split())
     assert "built-in ones (" + ", ".join(f"`{name}`" for name in sorted(load_roles(tmp_path))) + ")" in page
 
 
 def test_the_keys_and_commands_of_the_dashboard_are_those_of_the_guide() -> None:
-    from watchkeeper_tui.actions import ACTIONS
-    from watchkeeper_tui.keymap import SLASHES
+    from watchkeeper_tui.actions import ACT, COMMANDS, TABLE
 
     actions = [
-        f"| `{one.key}` | {one.label} | {one.help[0].upper()}{one.help[1:]} |\n" for one in ACTIONS if one.key
+        f"| `{one.keys}` | {one.label} | {one.help[0].upper()}{one.help[1:]} |\n"
+        for one in TABLE
+        if one.keys and one.help and one.group == ACT and "live" in one.scopes
     ]
     agrees(
-        "dashboard.md",
+        "keys.md",
         "actions",
         "\n| Key | Action | What it does |\n|---|---|---|\n" + "".join(actions) + "\n",
     )
-    slashes = [
-        f"| `/{one.name}{' ' + one.argument if one.argument else ''}` | {one.help} |\n" for one in SLASHES
+    commands = [
+        f"| `:{one.words}{' ' + one.argument if one.argument else ''}` | {one.help} |\n" for one in COMMANDS
     ]
-    agrees("dashboard.md", "slashes", "\n| Command | What it does |\n|---|---|\n" + "".join(slashes) + "\n")
+    agrees("keys.md", "slashes", "\n| Command | What it does |\n|---|---|\n" + "".join(commands) + "\n")
 
 
 def test_the_ids_of_keys_are_those_of_the_guide_and_its_example_can_be_used() -> None:
-    from watchkeeper_tui.app import active_together
-    from watchkeeper_tui.keymap import usable_keys
+    from watchkeeper_tui.actions import TABLE, read_keys
 
-    groups = active_together()
-    ids = dict.fromkeys(
-        str(binding.id) for group in groups for binding in group if getattr(binding, "id", None)
-    )
     named: dict[str, list[str]] = {}
-    for one in ids:
-        prefix, _, name = one.rpartition(".")
-        named.setdefault(prefix, []).append(f"`{name}`")
+    for one in TABLE:
+        if one.keys:
+            prefix, _, name = one.id.rpartition(".")
+            named.setdefault(prefix, []).append(f"`{name}`")
     lines = [
         f"- {f'`{prefix}.`' if prefix else 'no dot'}: {', '.join(names)}" for prefix, names in named.items()
     ]
     agrees(
-        "dashboard.md",
+        "keys.md",
         "ids of keys",
         "\n" + "".join(textwrap.fill(line, 118, subsequent_indent="  ") + "\n" for line in lines) + "\n",
     )
-    example = tomllib.loads(text_of("dashboard.md").split("```toml")[1].split("```")[0])["keys"]
-    assert usable_keys(example, groups) == (example, [])
+    example = tomllib.loads(text_of("keys.md").split("```toml")[1].split("```")[0])["keys"]
+    assert read_keys(example).problems == ()
 
 
 def test_keys_for_looking_around_are_bound() -> None:
     from watchkeeper_tui.screens.live import LiveScreen
+    from watchkeeper_tui.widgets.panes import PlanView
 
-    names = {
-        "[": "left_square_bracket", "]": "right_square_bracket", "-": "minus", "=": "equals_sign", "/": "slash", "$": "dollar_sign",
-    }  # fmt: skip
-    names |= {
-        ":": "colon",
-        "?": "question_mark",
-        "esc": "escape",
-        "<": "less_than_sign",
-        ">": "greater_than_sign",
-        "^": "circumflex_accent",
-        "_": "underscore",
-    }
+    names = {"esc": "escape"}
     bound = {
         key
-        for kind in LiveScreen.__mro__
+        for kind in (*LiveScreen.__mro__, PlanView)
         for one in kind.__dict__.get("BINDINGS", ())
         for key in one.key.split(",")
     }
@@ -233,39 +309,44 @@ def test_keys_for_looking_around_are_bound() -> None:
         "PgUp",
         "PgDn",
     }  # the toolkit's own, and those of every list
-    part = text_of("dashboard.md").partition("## Looking around")[2].partition("## ")[0]
+    part = text_of("keys.md").partition("## Looking around")[2].partition("## ")[0]
     for row in re.findall(r"^\| (`.+?) \|", part, re.MULTILINE):
         for key in re.findall(r"`([^`]+)`", row):
             assert names.get(key, key) in bound, f"{key} is bound to nothing"
 
 
 def test_every_theme_that_is_shipped_is_named_in_the_guide() -> None:
-    page = text_of("dashboard.md")
+    page = text_of("themes.md")
     for theme in (ROOT / "themes").glob("*.toml"):
         assert f"`{theme.stem}`" in page
 
 
-def test_the_definitions_of_the_survey_are_those_of_the_guide() -> None:
-    from watchkeeper.models.surveyor import DEFINITIONS
-
-    lines = [
-        textwrap.fill(f"- **{name}**: {text}", 118, subsequent_indent="  ") + "\n"
-        for name, text in DEFINITIONS.items()
-    ]
-    agrees("surveyor.md", "definitions", "\n" + "".join(lines) + "\n")
-
-
 def examples() -> dict[str, str]:
-    text = text_of("../README.md")
+    text = text_of("library.md")
     return dict(re.findall(r"<!-- example: (\w+) -->\n```python\n(.*?)```", text, re.DOTALL))
 
 
-def test_the_examples_of_the_readme_are_about_ten_lines() -> None:
-    assert set(examples()) == {"runtime", "manager"}
-    assert all(len(code.strip().splitlines()) <= 14 for code in examples().values())
+def test_the_examples_of_the_guide_are_short() -> None:
+    assert set(examples()) == {"runtime", "manager", "compactor", "coordinator"}
+    assert all(len(code.strip().splitlines()) <= 18 for code in examples().values())
 
 
-def test_the_memory_example_of_the_readme_compacts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("compactor", ["summary", " -> ", "messages to send"]),
+        ("coordinator", ["10 messages were observed up to index 10"]),
+    ],
+)
+def test_the_examples_of_the_parts_run(tmp_path: Path, name: str, said: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", examples()[name]], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert all(each in done.stdout for each in said), done.stdout
+
+
+def test_the_memory_example_of_the_guide_compacts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", examples()["manager"]],
         cwd=tmp_path, capture_output=True, text=True, timeout=60,
@@ -275,7 +356,7 @@ def test_the_memory_example_of_the_readme_compacts(tmp_path: Path) -> None:
     assert "200 messages kept" in done.stdout
 
 
-def test_the_session_example_of_the_readme_runs_to_its_end(tmp_path, monkeypatch, capsys):
+def test_the_session_example_of_the_guide_runs_to_its_end(tmp_path, monkeypatch, capsys):
     from watchkeeper.models import surveyor
 
     monkeypatch.setattr(surveyor, "LONGEST_REPLY_SECONDS", 0.0)
@@ -285,7 +366,7 @@ def test_the_session_example_of_the_readme_runs_to_its_end(tmp_path, monkeypatch
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "hello.py").write_text("print('hello')\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "work")
-    exec(compile(examples()["runtime"], "README.md", "exec"), {"__name__": "__main__"})
+    exec(compile(examples()["runtime"], "library.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.startswith("done ")
 
 
@@ -307,26 +388,79 @@ def test_what_the_walks_through_the_code_name_is_in_the_file_that_they_link_to()
     assert set(targets) == {target for _, target in named}
 
 
-def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
-    readme = text_of("../README.md")
-    for page in DOCS.glob("*.md"):
-        assert f"docs/{page.name}" in readme
+def nav() -> dict[str, list[str]]:
+    """The pages of each section of the site."""
+
+    def pages(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        for one in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+            yield from pages(one)
+
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    return {name: list(pages(entry)) for section in sections for name, entry in section.items()}
 
 
-def test_every_command_line_of_the_guide_is_one_that_exists() -> None:
-    known = {name for name, _ in commands(wk, "wk")} | {"wk"}
-    for page in PAGES:
-        blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-        for line in "".join(blocks).splitlines():
-            words = line.partition("#")[0].split()
-            if words[:1] != ["wk"]:
-                continue
-            name = next((n for n in (" ".join(words[:3]), " ".join(words[:2]), "wk") if n in known), None)
-            assert name is not None, f"{page.name}: {line}"
-            command = dict(commands(wk, "wk")).get(name)
-            options = {opt for param in command.params for opt in param.opts} if command else set()
-            for word in re.findall(r"(?<!\S)--[a-z-]+", line.partition("#")[0]):
-                assert word in options, f"{page.name}: {line}: no option {word}"
+def test_every_page_is_in_the_site_and_linked_from_its_first_page() -> None:
+    names = {page.name for page in DOCS.glob("*.md")}
+    listed = [page for pages in nav().values() for page in pages]
+    assert sorted(listed) == sorted(names)
+    first = text_of("index.md")
+    assert all(f"({name})" in first for name in names - {"index.md"})
+
+
+def test_the_readme_and_the_first_release_of_the_changelog_are_short() -> None:
+    assert len(text_of("../README.md").splitlines()) <= 100
+    release = text_of("../CHANGELOG.md").partition("\n## [0.1.0]")[2].partition("\n## [")[0]
+    assert 10 < len(release.splitlines()) <= 80
+
+
+MEASURED = re.compile(r"\d (?:ms|MB/s)\b|\bmedian\b|\bpercentile\b|\bp95\b")
+
+
+@pytest.mark.parametrize("name", nav()["How to"])
+def test_a_how_to_page_fits_one_screen_and_holds_no_measurement(name: str) -> None:
+    assert len(text_of(name).splitlines()) <= 66
+    assert not MEASURED.search(text_of(name))
+
+
+SKIPPED = "<!-- not run: "
+"""Before a block of commands that a test does not run; the reason follows."""
+
+
+def command_lines(page: Path) -> Iterator[tuple[str, bool]]:
+    """The commands of `wk` that a page shows, and whether in a block, so that they are complete."""
+    text = page.read_text(encoding="utf-8")
+    for kind, block in re.findall(r"```(sh|console)\n(.*?)```", text, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("wk " if kind == "sh" else "$ wk "):
+                yield line.removeprefix("$ "), True
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for span in re.findall(r"`(wk [^`]+)`", prose):
+        if "…" not in span and "|" not in span:
+            yield " ".join(span.split()), False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_a_page_shows_can_be_parsed(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown in the text may leave out arguments. The names of sessions and files need not be there."""
+    monkeypatch.setattr(click.Path, "convert", lambda _self, value, _param, _context: value)
+    for line, complete in command_lines(page):
+        command: click.Command = wk
+        rest = shlex.split(line, comments=True)[1:]
+        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            found = command.get_command(click.Context(command), rest[0])
+            if found is None and command.invoke_without_command:
+                break
+            assert found is not None, f"{page.name}: {line}: no command {rest[0]}"
+            assert not found.hidden, f"{page.name}: {line}: an earlier name"
+            command, rest = found, rest[1:]
+        known = {opt for param in command.params for opt in (*param.opts, *param.secondary_opts)}
+        for word in rest:
+            if re.fullmatch(r"--[a-z-]+|-[a-z]", word):
+                assert word in known | {"--help", "-h", "--version"}, f"{page.name}: {line}: no option {word}"
+        if complete:
+            command.make_context("wk", rest)
 
 
 def test_pictures_tell_nothing_of_the_machine_that_they_were_taken_on() -> None:

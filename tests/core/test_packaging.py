@@ -124,4 +124,40 @@ def test_the_command_of_an_installed_wheel_runs(unpacked: Path, tmp_path: Path) 
         unpacked,
         cwd=tmp_path,
     )
-    assert "List the sessions" in printed
+    assert "List up to --limit sessions" in printed
+
+
+def release(checkout: Path, *words: str) -> str:
+    """What `.ci/release` says when it stops."""
+    done = subprocess.run(
+        ["bash", ".ci/release", *words], cwd=checkout, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_a_release_stops_with_one_line_before_it_builds(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        about = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *about, *words], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "core" / "watchkeeper").mkdir(parents=True)
+    (tmp_path / ".ci" / "release").write_text((ROOT / ".ci" / "release").read_text())
+    (tmp_path / "core" / "watchkeeper" / "_version.py").write_text('__version__ = "0.1.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## [0.1.0] - unreleased\n")
+    git("init", "-q", "-b", "main")
+    git("add", ".")
+    assert "name the version" in release(tmp_path)
+    assert "name the version" in release(tmp_path, "next")
+    assert "unknown option: --push" in release(tmp_path, "0.1.0", "--push")
+    assert "commit or remove these changes" in release(tmp_path, "0.1.0")
+    git("commit", "-qm", "All")
+    assert 'write: __version__ = "0.2.0"' in release(tmp_path, "0.2.0")
+    assert "no dated section for 0.1.0" in release(tmp_path, "0.1.0")
+    git("tag", "v0.1.0")
+    assert "the tag v0.1.0 exists" in release(tmp_path, "0.1.0")
+    git("switch", "-qc", "other")
+    assert "git switch main" in release(tmp_path, "0.1.0")

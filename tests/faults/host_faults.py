@@ -185,7 +185,7 @@ class Trial:
                 )
         elif self.code != 0:
             self.problems.append(f"it ended with {self.code}: {said_by_it[-600:]}")
-        elif lines and not (len(lines) == 1 and lines[0].startswith("wk: the result cannot be shown")):
+        elif lines and not (len(lines) == 1 and lines[0].startswith("wk: cannot show the result")):
             self.problems.append(f"it said {said_by_it[-600:]!r}")
         self._judge(path)
         return self

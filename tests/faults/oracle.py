@@ -114,7 +114,7 @@ def _without_ids(text: str, ids: frozenset[str]) -> str:
     text = re.sub(r'memory_delta_ref\\": (null|\\"artifact://…\\")', "memory_delta_ref…", text)
     text = re.sub(r"What this session knows so far:(?:\\n- .*?)+(?=\\n\\n)", "…", text)
     # PostgreSQL gives out numbers in blocks, so those of a host that died are skipped.
-    text = re.sub(r"remembered as fact \d+", "remembered as fact …", text)
+    text = re.sub(r"stored as fact \d+", "stored as fact …", text)
     return re.sub(
         r"(?<![a-z0-9])[a-z2-9]{8}(?![a-z0-9])", lambda found: "…" if found[0] in ids else found[0], text
     )
@@ -157,7 +157,9 @@ def problems_of(read: Read) -> Iterator[str]:
             yield f"running totals of {agent} do not add up"
         if not read("SELECT 1 FROM views WHERE agent_id = ? AND version = ?", agent, view):
             yield f"the view of {agent} is not there"
-    if read("SELECT 1 FROM compactions WHERE status NOT IN ('applied', 'rejected', 'abandoned', 'prepared')"):
+    if read(
+        "SELECT 1 FROM compactions WHERE status NOT IN ('applied', 'rejected', 'abandoned', 'skipped', 'prepared')"
+    ):
         yield "a compaction is still running"
     if read("SELECT 1 FROM compactions WHERE status = 'prepared' AND trigger != 'observer'"):
         yield "a compaction was never landed"

@@ -77,7 +77,7 @@ class ServerTrial(Trial):
             )
             deadline = time.monotonic() + LONGEST_SECONDS
             self._start(
-                "run", "reach the goal", "--queue", "--model", "anthropic/claude-test", "--workspace",
+                "worker", "queue", "reach the goal", "--model", "anthropic/claude-test", "--workspace",
                 str(self._workspace), "--context-tokens", str(self._rng.choice((9_000, 14_000, 30_000))),
             ).wait(60)  # fmt: skip
             while self._status() != "done":

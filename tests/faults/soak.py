@@ -192,7 +192,7 @@ def between_rounds(soak: Soak) -> None:
         elif rng.random() < 0.5:
             soak.command("delete", forked[0][0], may_fail=True)
     elif kind == "rename":
-        soak.command("rename", session, f"round {len(soak.done)}")
+        soak.command("edit", session, "--title", f"round {len(soak.done)}")
     elif kind == "backup":
         copy = soak.folder / "backup.db"
         copy.unlink(missing_ok=True)
@@ -205,7 +205,7 @@ def between_rounds(soak: Soak) -> None:
         target = str(soak.folder / f"{session}.json")
         soak.command("export", session, "--format", "json", "--output", target, "--force")
     elif kind == "prune":
-        soak.command("prune", "--older-than", "1h", "--keep", "5", "--yes")
+        soak.command("delete", "--prune", "--older-than", "1h", "--keep", "5", "--yes")
     elif kind == "delete" and len(soak.done) > 3:
         soak.done.remove(session)
         soak.command("delete", session, may_fail=True)

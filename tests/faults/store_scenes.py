@@ -17,12 +17,12 @@ from tests.faults.scene import Scene
 from watchkeeper.cli.app import run as wk
 from watchkeeper.store import database, library
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.library import back_up, delete_session
 from watchkeeper.store.place import Place
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.schema import BY_NAME
-from watchkeeper.store.search.index import index_batch
 
 DAY = 86_400.0
 OF_THE_INDEX = ("messages_fts", "message_index", "facts_fts", "sqlite_")
@@ -219,7 +219,7 @@ class Indexing(Scene):
 
     def work(self, folder: Path) -> int:
         connection = database.open_writable(self.place(folder))
-        while index_batch(connection, most_messages=4).more:
+        while index_of(connection).index_batch(most_messages=4).more:
             pass
         connection.close()
         return 0

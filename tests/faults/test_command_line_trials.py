@@ -10,7 +10,7 @@ from tests.faults.ledger_model import JOIN, LedgerModel
 from tests.support.answers import Reply
 
 ASSIGNED = {"role": "user", "content": f'# Task\n\nhandoff: {{"task": "{JOIN}", "attempt": 1}}'}
-UNKNOWN = "[interrupted, outcome unknown] Verify before you do it again."
+UNKNOWN = "[interrupted, outcome unknown] Verify before you repeat it."
 
 
 def asked(model: LedgerModel, messages: list[dict[str, Any]]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def bereft(folder: Path, suffixes: list[str]) -> tuple[Path, Writer]:
 @pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], SUFFIXES], ids=["log", "index of the log", "both"])
 def test_nothing_more_is_told_as_done_and_what_was_told_is_kept(tmp_path: Path, suffixes: list[str]) -> None:
     path, writer = bereft(tmp_path, suffixes)
-    with pytest.raises(StoreUnusable, match=r"deleted or replaced .*; nothing may remove it"):
+    with pytest.raises(StoreUnusable, match=r"deleted or replaced .*; make sure nothing deletes it"):
         writer.submit(insert(20)).result()
     assert told(path) == set(range(20)), "a viewer that is attached still must not keep others from going on"
     writer.close()
@@ -99,7 +99,7 @@ def test_nothing_is_written_while_a_file_has_a_second_name(tmp_path: Path, suffi
     writer.submit(insert(0)).result()
     other = tmp_path / f"other{suffix}"
     other.hardlink_to(Path(f"{path}{suffix}"))
-    with pytest.raises(StoreUnusable, match="2 names"):
+    with pytest.raises(StoreUnusable, match="2 hard links"):
         writer.submit(insert(1)).result()
     other.unlink()
     writer.submit(insert(2)).result()

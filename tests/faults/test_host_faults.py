@@ -22,7 +22,8 @@ from tests.support.places import query, wk
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
 from watchkeeper.agents.roles import agents_md, load_roles
-from watchkeeper.agents.tools.workers import Child, WorkerPool
+from watchkeeper.agents.tools.child import Child
+from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.interop import hooks
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records import errors
@@ -174,7 +175,7 @@ async def test_a_lasting_shortage_pauses_the_session_with_its_call_pending_and_a
     assert (result.status, result.exit_code, result.short_of) == ("paused", 5, Shortage.OPEN_FILES)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert result.reason is not None
-    assert f"too many open files (limit {limit:,}); raise it with `ulimit -n" in result.reason
+    assert f"too many open files (limit {limit:,}); raise the limit with `ulimit -n" in result.reason
     assert result.reason.endswith(f"then `wk resume {session}`")
     assert query(runtime.path, "SELECT status, started_at, result FROM tool_calls WHERE name = 'bash'") == [
         ("pending", None, None)
@@ -401,7 +402,8 @@ def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_ha
     lines = paused.stderr.splitlines()
     assert len(lines) == 1, paused.stderr
     assert (
-        f"too many open files (limit {limit}); raise it with `ulimit -n 1024`, then `wk resume " in lines[0]
+        f"too many open files (limit {limit}); raise the limit with `ulimit -n 1024`, then `wk resume "
+        in lines[0]
     )
     assert query(path, "SELECT status FROM sessions") == [("paused",)]
     wrong = "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')"
@@ -491,7 +493,7 @@ def test_a_backup_that_finds_no_room_names_the_copy_and_the_limit(tmp_path: Path
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     (line,) = wk(path, "backup", str(copy), preexec_fn=lower).stderr.splitlines()
-    assert f"{copy}: a file would grow beyond the limit of this process" in line
+    assert f"{copy}: a file would exceed the size limit of this process" in line
 
 
 WRITES_TOO_MUCH = """
@@ -528,7 +530,7 @@ def test_a_database_that_may_not_grow_is_the_hosts_and_goes_on_once_it_may(
     assert stopped.returncode == 5, stopped.stderr
     (line,) = stopped.stderr.splitlines()
     assert (
-        "a file would grow beyond the limit of this process; raise it with `ulimit -f`, then `wk resume "
+        "a file would exceed the size limit of this process; raise the limit with `ulimit -f`, then `wk resume "
         in line
     )
     assert _wk(path, "resume", "last").returncode == 0

@@ -163,7 +163,10 @@ async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path)
 
     def work(name: str, request: ModelRequest) -> Any:
         turn = next(number)
-        if turn < 20:
+        summaries = query(
+            folder / "watchkeeper.db", "SELECT count(*) FROM observations WHERE kind = 'summary'"
+        )
+        if turn < (20 if summaries[0][0] else 200):
             return [said("word " * 900), call("read", {"file_path": "settings.env"}, f"toolu_{turn}")]
         return [said("done")]
 
@@ -297,7 +300,7 @@ def _private(folder: Path) -> None:
         said_all += wk("pause", "last", code=None)
         said_all += wk("show", "last", "--json") + wk("show", "last") + wk("sessions", "--json")
         said_all += wk("fork", "last", "--title", f"with {CONFIGURED} and {KEYS['slack']}", code=None)
-        said_all += wk("rename", "last", f"{KEYS['jwt']} of {CONFIGURED}", code=None)
+        said_all += wk("edit", "last", "--title", f"{KEYS['jwt']} of {CONFIGURED}", code=None)
         (folder / "out").mkdir()
         for form in ("md", "html", "json"):
             wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"))

@@ -25,6 +25,7 @@ from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import Runtime
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.migrations import SCHEMA_VERSION
 from watchkeeper.store.transaction import SessionStore
 
 COMMITS = 40
@@ -43,7 +44,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    return write_modules(tmp_path / "workspace", "alpha", "beta", each=6)
+    return write_modules(tmp_path / "workspace", "alpha", "beta", each=90)
 
 
 # --- the write-ahead log ------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def test_a_damaged_file_gives_every_command_an_answer_or_one_line(finished, tmp_
             code = wk([*command, "--db", str(path)])
             said = capsys.readouterr()
             assert "Traceback" not in said.err
-            assert "error of Watchkeeper" not in said.err, (trial, page, command)
+            assert "internal error" not in said.err, (trial, page, command)
             if code != 0:
                 refusals += 1
                 lines = [line for line in said.err.splitlines() if not line.startswith("wk: last is ")]
@@ -181,7 +182,7 @@ async def assert_resumable(path: Path) -> None:
     soundness(path)
 
 
-@pytest.mark.parametrize("pages_left", [0, pytest.param(3, marks=pytest.mark.long), 10])
+@pytest.mark.parametrize("pages_left", [0, pytest.param(3, marks=pytest.mark.long), 6])
 async def test_a_full_disk_stops_a_run_with_one_line_and_it_carries_on_from_there(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, pages_left: int
 ) -> None:
@@ -294,7 +295,7 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
     assert {end.stdout for end in ends} == {"11\n"}
     assert places.query(path, "PRAGMA integrity_check") == [("ok",)]
     names = "SELECT count(*), count(DISTINCT name) FROM _sqlite_migrations"
-    assert places.query(path, names) == [(11, 11)]
+    assert places.query(path, names) == [(SCHEMA_VERSION, SCHEMA_VERSION)]
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
@@ -333,7 +334,8 @@ def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(tm
         said = answer.read()
     os.waitpid(child, 0)
     folder.chmod(0o700)
-    assert "cannot be written; check its permissions" in said
+    assert "cannot write " in said
+    assert "; check its permissions" in said
     assert len(said.splitlines()) == 1
     assert path.read_bytes() == before
 

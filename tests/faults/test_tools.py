@@ -19,10 +19,10 @@ from tests.faults.conftest import Run
 from tests.support.places import query
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
+from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import McpServer, OutsideTool, ToolContext
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, kill_tree, mark_of
-from watchkeeper.agents.tools.workers import Child, ChildFailed
 from watchkeeper.records.messages import ErrorKind, ModelError
 from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.run_session import Runtime
@@ -273,13 +273,14 @@ async def test_a_worker_that_ends_while_a_request_cannot_be_written_is_told_of_o
         "agent",
     )
 
-    async def after_its_end() -> None:
-        assert child._reader is not None
-        await child._reader
+    not_sent = child._not_sent
 
-    monkeypatch.setattr(child, "_why_not_written", after_its_end)
-    assert child._process.stdin is not None
-    child._process.stdin.close()
+    async def after_its_end() -> Exception:
+        await child.ended.wait()
+        return await not_sent()
+
+    monkeypatch.setattr(child, "_not_sent", after_its_end)
+    child._stdin.close()
     with pytest.raises(ChildFailed, match="the tool worker died"):
         await child.call({"tool": "list_folder", "arguments": {}})
     gc.collect()

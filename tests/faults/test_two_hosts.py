@@ -120,7 +120,7 @@ def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(tm
     assert first.returncode == 4
     assert rows(path) == before
     assert len(said.splitlines()) == 1, said
-    assert "taken over by another background process" in said
+    assert "another background process took over" in said
 
     resumed = wk("resume", "last", "--headless", "--db", str(path))
     _, said = resumed.communicate(timeout=90)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tests.core.memory.support import assert_covered
 
 from watchkeeper.agents.agent_state import inputs_of
+from watchkeeper.agents.session_tools import INPUTS_AGAIN
 from watchkeeper.records.states import TASK_MOVES, TaskStatus
 from watchkeeper.store import budgets, plans
 from watchkeeper.store.messages import load_view
@@ -181,6 +183,100 @@ def _epochs(read: Read, before: dict[str, dict[str, str]]) -> Iterator[str]:
         before.setdefault("sessions", {})[session] = f"{seq} {epoch}"
 
 
+class Log:
+    """Reads the events as they are committed, and checks what must follow from them."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._seq = 0
+        self._used = 0
+        self._paused: dict[str, int] = {}
+        """Agents that a person paused, by themselves → how many replies they may get before they are resumed."""
+        self.ended: set[str] = set()
+        """Agents that have ended."""
+
+    def follow(self, session: str) -> Iterator[str]:
+        """The problems that the newest commit shows."""
+        rows = self._read(
+            "SELECT seq, kind, agent_id, data FROM events WHERE session_id = ? AND seq > ? ORDER BY seq",
+            session,
+            self._seq,
+        )
+        for seq, kind, agent, data in rows:
+            self._seq, about = seq, json.loads(data)
+            if kind == "host.started" and about["resume"]:
+                yield from self._resumed(session, seq)
+            elif kind == "command.applied":
+                yield from self._applied(session, seq, about)
+            elif kind == "agent.working" and about.get("reason") == "resumed":
+                self._paused.pop(agent, None)
+            elif kind == "model.replied" and agent in self._paused:
+                self._paused[agent] -= 1
+                if self._paused[agent] < 0:
+                    yield f"{agent} goes on, which a person has paused, and nobody has resumed"
+            elif kind == "session.done":
+                yield from self._done(session)
+            if kind in ("agent.done", "agent.failed", "agent.cancelled"):
+                self.ended.add(agent)
+            elif kind.startswith("agent."):
+                self.ended.discard(agent)
+        yield from self._spent(session)
+
+    def _applied(self, session: str, seq: int, about: dict[str, Any]) -> Iterator[str]:
+        agent = self._read("SELECT agent_id FROM commands WHERE id = ?", about["command"])[0][0]
+        if about["command_kind"] == "pause" and agent is not None:
+            self._paused[agent] = 1 if "pauses" in about["result"] else 0  # one that is under way
+        elif about["command_kind"] == "resume" and agent is not None:
+            self._paused.pop(agent, None)
+        elif about["command_kind"] == "resume":
+            yield from self._resumed(session, seq)
+
+    def _resumed(self, session: str, seq: int) -> Iterator[str]:
+        """A resume of the session resumes each agent that was paused, but one whose inputs are made again."""
+        self._paused.clear()
+        for agent, why in self._read(
+            "SELECT id, status_reason FROM agents a WHERE session_id = ? AND status = 'paused' AND NOT EXISTS (SELECT 1"
+            " FROM events e WHERE e.session_id = a.session_id AND e.agent_id = a.id AND e.kind = 'agent.paused' AND e.seq > ?)",
+            session, seq,
+        ):  # fmt: skip
+            if why != INPUTS_AGAIN:
+                yield f"{agent} stays paused ({why}) when a person resumes the session"
+
+    def _done(self, session: str) -> Iterator[str]:
+        for name, status in self._read(
+            "SELECT name, status FROM tasks WHERE session_id = ? AND status IN ('pending', 'running', 'paused')",
+            session,
+        ):
+            yield f"the session is done, and {name} is {status}"
+
+    def _spent(self, session: str) -> Iterator[str]:
+        """What a provider has counted of a call stays counted, whatever becomes of the call."""
+        used = self._read(
+            "SELECT coalesce(sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens), 0)"
+            " FROM model_calls WHERE session_id = ?",
+            session,
+        )[0][0]
+        if used < self._used:
+            yield f"{self._used} tokens were counted, and now {used} are"
+        self._used = used
+
+
+def left_over(read: Read, session: str, epoch: int, newest: int) -> Iterator[str]:
+    """A host that has ended by itself has no call in progress, and has settled the commands that it found, up to the
+    `newest`, but for those that may wait for a compaction or for the next host."""
+    for number, agent in read(
+        "SELECT id, agent_id FROM reservations WHERE session_id = ? AND lease_epoch = ?", session, epoch
+    ):
+        yield f"call {number} of {agent} stays reserved when its host ends"
+    for number, kind in read(
+        "SELECT id, kind FROM commands WHERE session_id = ? AND status = 'queued' AND id <= ?"
+        " AND kind NOT IN ('resume', 'compact', 'undo', 'redo', 'edit')",
+        session,
+        newest,
+    ):
+        yield f"command {number} ({kind}) was there before a host, and stays queued when that host ends"
+
+
 def at_end(read: Read, session: str, ledger: Ledger) -> list[str]:
     """Checks of a session that has ended."""
     found = list(_commands(read)) + list(_effects(read, session, ledger)) + list(_moves(read, session))
@@ -249,8 +345,9 @@ def _moves(read: Read, session: str) -> Iterator[str]:
 def _messages(read: Read) -> Iterator[str]:
     for agent, last, total in read("SELECT id, last_seq, message_tokens FROM agents"):
         rows = read("SELECT seq, tokens FROM messages WHERE agent_id = ? ORDER BY seq", agent)
-        if [row[0] for row in rows] != list(range(1, last + 1)) or sum(row[1] for row in rows) != total:
-            yield f"the messages of {agent} do not add up"
+        numbers, tokens = [row[0] for row in rows], sum(row[1] for row in rows)
+        if numbers != list(range(1, last + 1)) or tokens != total:
+            yield f"the messages of {agent} do not add up: {len(rows)} of {last}, {tokens} of {total} tokens"
         twice = read("SELECT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq > ?", agent, last)
         if twice:
             yield f"a result of {agent} is said to be in a message that is not there"
@@ -259,12 +356,19 @@ def _messages(read: Read) -> Iterator[str]:
             yield "a message is no list"
 
 
-BY_HAND = ("compaction.undo", "compaction.redo", "memory.edited")
+OUR_FAULT = re.compile(r"\b(Key|Type|Attribute|Assertion|Index|Name|Value|Runtime)Error\b.*")
+"""What only a mistake of the program raises; a model, a tool or a disk fails with other errors."""
+
+BY_HAND = ("compaction.undo", "compaction.redo")
 """Events of a person's changes of a context, after which a pass that began before must not be applied."""
 
 
 def _memory(read: Read, session: str) -> Iterator[str]:
-    """No pass is applied over a change that a person made while it ran, and what was undone can be redone."""
+    """No pass is applied over a change that a person made while it ran, and what was undone can be redone. No pass
+    fails by a fault of ours."""
+    for number, reason in read("SELECT id, reason FROM compactions WHERE session_id = ?", session):
+        if fault := OUR_FAULT.search(reason or ""):
+            yield f"compaction {number} met a fault of the program: {fault[0]}"
     began: dict[int, int] = {}
     by_hand: dict[str, int] = {}
     for seq, kind, agent, data in read(
@@ -300,7 +404,7 @@ def _memory(read: Read, session: str) -> Iterator[str]:
             seq,
         )
         is_undone = bool(newest) and newest[0][0] == "undo" and moved[0][0] == "compaction.undo"
-        if is_undone and "nothing to redo" in why:
+        if is_undone and "Nothing to redo" in why:
             yield f"redo, command {number}, was refused after an undo of {agent}: {why}"
 
 

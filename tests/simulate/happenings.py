@@ -43,6 +43,11 @@ def _one_of(world: World, rng: random.Random, columns: str, table: str, where: s
 
 
 def _agent(world: World, rng: random.Random, where: str = "1 = 1") -> str | None:
+    share = world.script.settings.get("same_agent", 0.0)
+    if share and rng.random() < share:
+        row = _one_of(world, rng, "id", "agents", f"({where}) AND id = '{world.last_agent}'")
+        if row:
+            return str(row[0])
     row = _one_of(world, rng, "id", "agents", where)
     return row[0] if row else None
 
@@ -292,8 +297,18 @@ def set_budget(world: World, rng: random.Random) -> None:
         [("tokens", 20_000), ("tokens", 200_000), ("turns", 12), ("turns", 60), ("seconds", 40)]
     )
     task = _task(world, rng) if rng.random() < 0.3 else None
+    if rng.random() < 0.5:  # a little more than is used
+        kind, more = "tokens", rng.choice([3_000, 12_000, 40_000])
+        used = "SELECT coalesce(sum(input_tokens + output_tokens), 0) FROM model_calls WHERE session_id = ?"
+        amount = world.read(used, world.session)[0][0] + more
     world.ask("set_budget", by=_person(rng), task_id=task[0] if task else None,
               payload={"kind": kind, "amount": rng.choice([amount, None])})  # fmt: skip
+
+
+@happening(0.3)
+def newer_command(world: World, rng: random.Random) -> None:
+    """A newer program asks for what this version does not know."""
+    world.ask_unknown(by=_person(rng))
 
 
 @happening(0.5)

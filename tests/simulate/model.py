@@ -23,6 +23,7 @@ from watchkeeper.records.messages import (
     Purpose,
     Reply,
     Usage,
+    UsageSoFar,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class SeededModel:
         stepped = self._world.read(newest, request.agent_id, "model.replied", "inbox.%")[0][0]
         if changed > stepped:
             return []  # a person changed the context while the call waited; the next call has the change
+        waiting = "SELECT 1 FROM commands WHERE agent_id = ? AND status = 'queued' AND kind IN ('edit', 'undo', 'redo')"
+        if self._world.read(waiting, request.agent_id):
+            return []  # such a change is made, and is stored in this moment; after a crash it is made again
         differ = [
             f"{one} instead of {dict(two)}"
             for one, two in zip(given, stored, strict=False)
@@ -92,9 +96,19 @@ class SeededModel:
             raise error
         await asyncio.sleep(rng.choice([0.0, 0.01, 0.2, 1.5]))
         yield Delta("text", "…")
+        read = len(text) // 4
+        pace = digest_rng("pace", world.script.seed, request.purpose, len(text), text[-400:])
+        slow = world.script.settings.get("slow", 0.0)
+        # What is written for a memory is long.
+        is_slow = not world.quiet and (pace.random() < slow or (slow > 0 and request.purpose not in TURNS))
+        for part in range(2 if is_slow else 0):
+            yield UsageSoFar(Usage(input_tokens=read, output_tokens=1 + part))
+            await asyncio.sleep(pace.choice([1.0, 5.0, 12.0]))
+        if request.purpose in TURNS:
+            world.goes_on(request.agent_id)
         blocks = self._answer(request, text, rng)
         uses = any(block["type"] == "tool_use" for block in blocks)
-        used = Usage(input_tokens=len(text) // 4, output_tokens=20 + len(str(blocks)) // 4)
+        used = Usage(input_tokens=read, output_tokens=20 + len(str(blocks)) // 4)
         yield Reply(blocks, "tool_use" if uses else "end_turn", used)
 
     def _answer(self, request: ModelRequest, text: str, rng: Any) -> list[dict[str, Any]]:
@@ -113,6 +127,7 @@ class SeededModel:
 
     def _plan(self, request: ModelRequest, text: str, rng: Any) -> list[dict[str, Any]]:
         script = self._world.script
+        hasty = script.settings.get("hasty", 0.0)
         if not self._world.read("SELECT 1 FROM tasks"):
             return [
                 call(
@@ -121,7 +136,10 @@ class SeededModel:
                     f"plan/{rng.randrange(1 << 40)}",
                 )
             ]
-        news = [item for item in inbox_of(request.messages[-1]) if isinstance(item, dict)]
+        try:
+            news = [item for item in inbox_of(request.messages[-1]) if isinstance(item, dict)]
+        except ValueError:
+            news = []  # it is shown in part, since the window is small
         failed = sorted(
             {item["task"] for item in news if item.get("kind") in ("task_failed", "task_cancelled")}
         )
@@ -130,8 +148,10 @@ class SeededModel:
             how = rng.choice(["rerun_task", "resume_task", "drop_task"])
             arguments = {"task": name} | ({"reason": "again"} if how == "rerun_task" else {})
             return [call(how, arguments, f"{how}/{rng.randrange(1 << 40)}")]
+        if hasty and rng.random() < hasty:
+            return [call("finish_session", {"summary": "enough is done"}, f"finish/{rng.randrange(1 << 40)}")]
         tail = flat(request.messages[-1:])
-        nudged = "Nothing runs any more" in tail
+        nudged = "No tasks are running" in tail
         if nudged and (left := re.findall(r"(\S+) \((?:failed|paused|pending|cancelled|stale)\)", tail)):
             return [call("drop_task", {"task": name}, f"drop/{rng.randrange(1 << 40)}") for name in left]
         if last_results(request) and "not yet:" not in tail and not nudged:

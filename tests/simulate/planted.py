@@ -33,33 +33,33 @@ class Planted:
 
 
 FAULTS = [
-    Planted("no fence", "store/writer.py", "WHERE id = ?2 AND lease_epoch = ?3 RETURNING", "WHERE id = ?2 AND ?3 >= 0 RETURNING"),
+    Planted("no fence", "store/engine.py", "WHERE id = ?2 AND lease_epoch = ?3 RETURNING", "WHERE id = ?2 AND ?3 >= 0 RETURNING"),
     Planted("acknowledged, and not committed", "store/writer.py", '                connection.execute("COMMIT")\n',
             '                connection.execute("COMMIT" if self.commits % 40 != 39 else "ROLLBACK")\n'),
     Planted("running is not written", "agents/toolbox.py",
             "                await environment.store.commit(lambda tx: self._start(tx, call))\n", "                pass\n"),
     Planted("dependants are not stopped", "agents/session_tools.py",
-            'plans.move(tx, other.id, TaskStatus.STALE, f"{task.name} is run again")', "pass"),
+            'plans.move(tx, other.id, TaskStatus.STALE, f"{task.name} runs again")', "pass"),
     Planted("a command raises", "runtime/commands.py", "            change = recorded.change\n            said = (\n",
             "            change = recorded.changes\n            said = (\n"),
     Planted("a budget is not reserved", "agents/limits.py", "                reserved += _amount(row, budget.kind)", "                reserved += 0"),
     Planted("a reservation is never freed", "agents/limits.py", "    def _release(self, number: str) -> None:\n",
             "    def _release(self, number: str) -> None:\n        return\n"),
     Planted("a view is published over a newer one", "memory/context.py", "        if prepared.epoch != self.epoch:\n", "        if False:\n"),
-    Planted("results are delivered twice", "agents/loop.py", "WHERE agent_id = ? AND turn = ? AND ended_at IS NULL",
-            "WHERE agent_id = ? AND turn = ? AND reply_seq IS NOT NULL"),
+    Planted("results are delivered twice", "store/agents.py", '    still_open = " AND ended_at IS NULL" if open_only else ""\n',
+            '    still_open = ""\n'),
     Planted("a lease is taken from a live host", "store/lease.py", "            if path in _held:\n                raise", "            if False:\n                raise"),
     Planted("undo to a view that does not fit", "memory/context.py", '        self._redo += left\n', '        self._redo += left[:0]\n'),
     Planted("a parked agent is not woken", "agents/limits.py", "        if waits:\n            self._alarm", "        if False:\n            self._alarm"),
-    Planted("an answer is used for another question", "runtime/commands.py", '            " AND (id = ? OR (? = \'\' AND agent_id = ?))"',
-            '            " AND (id >= ? OR (? = \'\' AND agent_id = ?))"'),
+    Planted("an answer is used for another question", "store/commands.py", "AND (q.id = ? OR (? = '' AND q.agent_id = ?))",
+            "AND (q.id >= ? OR (? = '' AND q.agent_id = ?))"),
     Planted("an edited input is not run", "store/commands.py", "    if changed == 1 and edited is not None:\n", "    if False:\n"),
-    Planted("a denial runs", "agents/approvals.py", "        if status != ApprovalStatus.APPROVED:\n",
-            "        if status not in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):\n"),
-    Planted("questions of a cancelled agent stay open", "store/agents.py", '    cancel_questions(tx, agent_id, task_id, f"the agent was {status}")\n', ""),
+    Planted("a denial runs", "agents/approvals.py", "        if asked.status is not ApprovalStatus.APPROVED:\n",
+            "        if asked.status not in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):\n"),
+    Planted("questions of a cancelled agent stay open", "store/agents.py", '    cancel_questions(tx, agent_id, f"the agent was {status}")\n', ""),
     Planted("calls of a cancelled agent stay open", "store/agents.py", "        now = ToolCallStatus.UNKNOWN if began else ToolCallStatus.CANCELLED\n",
             "        now = ToolCallStatus.RUNNING if began else ToolCallStatus.CANCELLED\n"),
-    Planted("a cancelled agent goes on writing", "agents/calls.py", '    if row is None or row[0] in ("cancelled", "failed", "done"):', "    if row is None:"),
+    Planted("a cancelled agent goes on writing", "agents/calls.py", "    if status is None or status in AGENT_ENDED:", "    if status is None:"),
     Planted("a call that may not repeat runs again", "agents/calls.py", "    if not call.idempotent:\n", "    if False:\n"),
     Planted("mail is delivered twice", "store/plans.py", "for note in notes])\n    tx.event", "for note in notes[1:]])\n    tx.event"),
     Planted("a task begins before what it needs", "runtime/scheduler.py", "return task is not None and task.status in SATISFIED", "return task is not None"),
@@ -70,7 +70,7 @@ FAULTS = [
     Planted("the end over open tasks", "agents/session_tools.py", "        if left:\n            named", "        if False:\n            named"),
     Planted("a resume leaves agents paused", "runtime/lifecycle.py", "        if agent.status is AgentStatus.PAUSED and not (",
             "        if agent.status is AgentStatus.WAITING and not ("),
-    Planted("a failed command is told twice", "runtime/commands.py", "                raise ValueError(f\"this host has no command {kind}\")",
+    Planted("a failed command is told twice", "runtime/commands.py", "                raise ValueError(f\"the background process does not recognize the command {command.kind}\")",
             "                raise NotYet"),
     Planted("usage is counted twice", "store/transaction.py", "        fence.dirty = True\n        mine =", "        fence.dirty = calls = 2\n        mine ="),
     Planted("usage of cut calls is lost", "store/agents.py", "        if is_copied:  # by", "        if True:  # by"),
@@ -90,11 +90,20 @@ def planted_tree(fault: Planted, folder: Path) -> Path:
             ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
         )
     path = folder / "core" / "watchkeeper" / fault.file
-    text = path.read_text("utf-8")
-    if text.count(fault.old) != 1:
-        raise SystemExit(f"{fault.name}: its text stands {text.count(fault.old)} times in {fault.file}")
-    path.write_text(text.replace(fault.old, fault.new), "utf-8")
+    path.write_text(planted_text(fault, path), "utf-8")
     return folder
+
+
+def planted_text(fault: Planted, path: Path | None = None) -> str:
+    """The file with the fault in it.
+
+    Raises:
+        ValueError: the code that the fault changes is not there, or not once.
+    """
+    text = (path or ROOT / "core" / "watchkeeper" / fault.file).read_text("utf-8")
+    if text.count(fault.old) != 1:
+        raise ValueError(f"{fault.name}: its text is {text.count(fault.old)} times in {fault.file}")
+    return text.replace(fault.old, fault.new)
 
 
 def found_by(fault: Planted, seeds: int, start: int) -> tuple[int | None, str]:

@@ -118,7 +118,7 @@ class SimulatedBackend:
 
     def _hear(self, text: str) -> None:
         if self.dead:
-            raise backends.ProgramEnded("the program has ended")
+            raise backends.ProgramEnded("the program ended")
         self._heard.append(text)
 
     async def interrupt(self) -> None:
@@ -150,7 +150,7 @@ class SimulatedBackend:
     async def events(self) -> AsyncIterator[backends.Event]:
         while (event := await self._events.get()) is not None:
             yield event
-        raise backends.ProgramEnded("the program has ended")
+        raise backends.ProgramEnded("the program ended")
 
     def transcript(self) -> Path | None:
         return None

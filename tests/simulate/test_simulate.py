@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tests.simulate.script
 from tests.simulate.found import FOUND
 from tests.simulate.happenings import HAPPENINGS, WEIGHTS
-from tests.simulate.script import Happening, Script, make, shortened
+from tests.simulate.script import Happening, Script, make
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,14 +45,10 @@ def test_what_was_found_before_is_not_found_again() -> None:
     assert f"{len(FOUND)} scripts, 0 failed" in done.stdout
 
 
-def test_a_script_is_shortened_to_what_is_named() -> None:
-    script = make(5, WEIGHTS)
-    tasks = [one["name"] for one in script.plan][1:]
-    short = shortened(5, tasks, [(one.step, one.kind, one.seed) for one in script.happenings])
-    assert short.happenings == script.happenings
-    assert short.settings == script.settings
-    assert [one["name"] for one in short.plan] == tasks
-    assert all(set(one["depends_on"]) <= set(tasks) for one in short.plan)
+def test_a_script_is_printed_as_an_entry_of_what_was_found() -> None:
+    scripts = [make(seed, WEIGHTS) for seed in range(5)]
+    printed = "".join(script.as_text() for script in scripts)
+    assert eval(f"[{printed}]", vars(tests.simulate.script)) == scripts
 
 
 def test_every_happening_has_a_weight_and_is_chosen_by_some_seed() -> None:
@@ -63,7 +60,14 @@ def test_every_happening_has_a_weight_and_is_chosen_by_some_seed() -> None:
 def test_what_is_left_out_of_a_script_leaves_the_rest_as_it_is() -> None:
     script = Script(1, [], (Happening(1, "crash", 5), Happening(2, "pause", 6), Happening(3, "resume", 7)))
     assert script.without([1]).happenings == (Happening(1, "crash", 5), Happening(3, "resume", 7))
-    assert "(3, 'resume', 7)," in script.as_text()
+    assert "Happening(3, 'resume', 7)," in script.as_text()
+
+
+def test_each_planted_fault_changes_code_that_is_there() -> None:
+    from tests.simulate.planted import FAULTS, planted_text
+
+    for fault in FAULTS:
+        compile(planted_text(fault), fault.file, "exec")
 
 
 @pytest.mark.long

@@ -42,6 +42,7 @@ class Simulated:
         if fault == "worker dies before":
             return ToolResult("the tool worker died", is_error=True, outcome_unknown=True)
         await asyncio.sleep(20.0 if fault == "slow" else 0.002 * (number % 5))
+        world.goes_on(context.agent_id)
         if self.permission is Permission.ASK:
             world.problems += governed(world, number, self.spec.name, arguments)
         world.ledger.effects[number] += 1

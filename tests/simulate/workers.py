@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from watchkeeper.agents.tools.child import ChildFailed
 from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.contract import SAVE_SHELL, SHELL_LOST
 from watchkeeper.agents.tools.processes import ProtectedFiles
 from watchkeeper.agents.tools.worker_files import FileTools
-from watchkeeper.agents.tools.workers import ChildFailed
 from watchkeeper.records.errors import HostFault, Shortage
 from watchkeeper.records.tool_inputs import PREMISES_CHANGED
 

@@ -33,6 +33,7 @@ from watchkeeper.runtime import control
 from watchkeeper.runtime.config import Config
 from watchkeeper.runtime.host_factory import Machine, assemble
 from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.store import commands as queue
 from watchkeeper.store import database, faultpoints
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.transaction import SessionStore, Transaction
@@ -42,6 +43,8 @@ QUIET_STEPS = 12_000
 MOST_HOSTS = 120
 LONGEST_SECONDS = 30.0
 """Processor time of a run; it takes about one second."""
+LATEST_STOP = 1.0
+"""Seconds from the end of an agent to that of its calls."""
 LONGEST_RESERVED = 1_500
 """Steps from a reservation to its end, if its call has ended."""
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -133,6 +136,7 @@ class World:
 
     def __init__(self, script: Script) -> None:
         self.script = script
+        self.session = ""
         self.problems: list[str] = []
         self.history: list[str] = []
         self.kinds: Counter[str] = Counter()
@@ -172,7 +176,13 @@ class World:
         self._next = 0
         self._order = random.Random(f"order {script.seed}")
         self._ids = random.Random(f"ids {script.seed}")
+        self._resumes = random.Random(f"resumes {script.seed}")
         self._before: dict[str, dict[str, str]] = {}
+        self._log = checks.Log(self.read)
+        self._ended_agents: dict[str, float] = {}
+        """Agents that have ended → the time of the commit."""
+        self.last_agent = ""
+        """To which agent a person did something last."""
         self._ended_at: int | None = None
         self._checking = False
 
@@ -191,20 +201,33 @@ class World:
 
     def ask(self, kind: str, *, by: str = "ann", **about: Any) -> int | None:
         """A person's command; None if it is refused before it is queued."""
+        question = about["payload"]["approval"] if kind == "approve" else ""
+        known = question in self.allowed
+        self.allowed.add(question)  # the machine may stop as the command is stored, before this returns
         try:
             number = control.submit(
                 self.path, self.session, kind, requested_by=by, now=self.clock.now, **about
             )
         except (BadInput, StoreUnusable) as refused:
             self.say(f"{by} asks for {kind} {about}: {refused}")
+            if not known:
+                self.allowed.discard(question)
             return None
         self.say(f"{by} asks for {kind} {about}")
-        if kind == "approve":
-            self.allowed.add(about["payload"]["approval"])
+        self.last_agent = about.get("agent_id", self.last_agent)
         for told in list(self.watches):
             if self.clock.loop is not None:
                 self.clock.loop.call_soon(told)
         return number
+
+    def ask_unknown(self, *, by: str) -> None:
+        """A command that only a newer version of the program knows."""
+        known = queue.KINDS
+        queue.KINDS = known | {"newer"}
+        try:
+            self.ask("newer", by=by)
+        finally:
+            queue.KINDS = known
 
     def crash(self, why: str) -> None:
         """The machine stops, now."""
@@ -283,7 +306,7 @@ class World:
         waiting = []
         for number, seq, use_id, idempotent, status, edited in self.read(
             "SELECT id, seq, tool_use_id, idempotent, status, edited_input FROM tool_calls WHERE agent_id = ? AND name = ?"
-            " AND (result IS NULL OR status = 'unknown') ORDER BY id",
+            " AND (result IS NULL OR status = 'unknown') ORDER BY status = 'unknown', id",
             agent, name,
         ):  # fmt: skip
             given = json.loads(edited) if edited else self._input(agent, seq, use_id)
@@ -319,6 +342,14 @@ class World:
         if shown is None or arguments.get("file_path") != shown[0] or self._text_of(shown[0]) == shown[1]:
             return []
         return [f"{shown[0]} is not what a person was shown in question {question}"]
+
+    def goes_on(self, agent: str) -> None:
+        """What an agent had asked for is still under way: the agent has not ended, or in this moment."""
+        ended = self._ended_agents.get(agent)
+        if ended is not None and self.clock.monotonic() > ended + LATEST_STOP:
+            self.problems.append(
+                f"{agent} ended {self.clock.monotonic() - ended:g} s ago, and its call goes on"
+            )
 
     def begin_call(self, agent: str, purpose: str) -> list[str]:
         """A call of the model begins; returns its reservations."""
@@ -440,7 +471,10 @@ class World:
                 max_parallel=self.script.settings["max_parallel"], allow_models=(f"{programs.NAME}/*",)
             )
             self.session = create_session(
-                self.path, NewSession("reach the goal", self.folder / "work", SeededModel.ref, settings),
+                self.path,
+                NewSession(
+                    "reach the goal", self.folder / "work", SeededModel.ref, settings, self.script.settings.get("budgets", {})
+                ),
                 new_id=self.new_id, now=self.clock.now(),
             )  # fmt: skip
             self._live()
@@ -458,9 +492,12 @@ class World:
             if self.problems:
                 return
             self._host(None)
-            while not self.quiet and not self.hosted and self._status() != "running":
+            while not self.quiet and self._status() == "paused":
                 if not self._happen():
                     self._be_quiet()
+                    break
+                self._host_for_command()
+                if self._resumes.random() < self.script.settings.get("resumes", 0.0):
                     break
             if self._status() in ("done", "failed", "cancelled"):
                 if self.quiet:
@@ -610,6 +647,7 @@ class World:
         )
         assert isinstance(store, CheckedStore)
         store.world = self
+        newest = queue.newest(checks.Rows(self.read), self.session)
         self.stores.append(store)
         try:
             assembled = await assemble(
@@ -636,6 +674,7 @@ class World:
             store.close()
             if store in self.stores:
                 self.stores.remove(store)
+        self.problems += checks.left_over(self.read, self.session, store.epoch, newest)
 
     def _drop(self, loop: SeededLoop) -> None:
         """Everything in the memory of the machine is gone; its files are as they were last committed."""
@@ -675,6 +714,9 @@ class World:
             self._checking = True
             try:
                 self.problems += checks.after_commit(self.read, self._before, self.refused_starts)
+                self.problems += self._log.follow(self.session)
+                now = {agent: self.clock.monotonic() for agent in self._log.ended}
+                self._ended_agents = now | {one: at for one, at in self._ended_agents.items() if one in now}
                 self.note_questions()
                 self._look_at_reservations()
             finally:

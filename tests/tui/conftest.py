@@ -16,10 +16,10 @@ from tests.tui.fake_store import NOW, FakeSession, create, insert, large_session
 from textual.pilot import Pilot
 
 from watchkeeper.store.search.messages import search, search_messages
-from watchkeeper_tui.actions import Request
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.requests import Request
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.snapshot import Snapshot
 

@@ -62,7 +62,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
         await shows(
             pilot,
             "12k → 9.0k of 40k tok (-25%)",
-            "keeps 1 message; 5.0k tok after it are written again, about $0.02",
+            "keeps 1 message; the next 5.0k tok are rewritten, about $0.02",
         )
         await pilot.press("v")
         await until(pilot, lambda: isinstance(pilot.app.screen, PromptScreen))
@@ -73,7 +73,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
             "1 user  4.0k tok", "  go [bold]on", shown[5], "2 assistant  5.0k tok", "  done",
             "→ read  x.py",
         ]  # fmt: skip
-        assert shown[5].startswith("── from here on, written to the prompt cache again ")
+        assert shown[5].startswith("── rewritten to the prompt cache from here ")
         await pilot.press("escape")
         await shows(pilot, "y yes")
         assert desk.session.commands() == []
@@ -81,7 +81,7 @@ async def test_a_change_of_a_context_shows_the_prompt_that_it_would_lead_to_befo
         assert await commands(pilot, desk, 1) == [("edit", "explorer1", None, {"drop": [12]})]
 
 
-@pytest.mark.parametrize("key", ["R", "F", "C", "X", "N"])
+@pytest.mark.parametrize("key", ["R", "Z", "C", "X", "H"])
 @pytest.mark.parametrize("answer", ["n", "escape"])
 async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes_where_that_costs(desk, key, answer):
     async with desk.shown(row="task:t-core") as pilot:
@@ -133,10 +133,10 @@ async def test_a_run_that_is_over_offers_no_resume_anywhere(desk: Desk, status: 
         assert "Resume" not in text_of(pilot)
         for keys in (["r"], [*":resume", "enter"]):
             await pilot.press(*keys)
-            await shows(pilot, "the run is over")
+            await shows(pilot, "the run has ended")
             await pilot.press("escape")
         await pilot.press("B")
-        await shows(pilot, "Budget: the run is over")
+        await shows(pilot, "Budget: the run has ended")
         assert desk.control.started == []
         assert desk.session.commands() == []
 
@@ -174,10 +174,10 @@ async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "key", "reason"), [("task:t-docs", "p", "explorer-3 is done already"),
-     ("task:t-core", "r", "nothing selected is paused or failed"),
-     ("task:t-core", "a", "no pending questions"), ("task:t-docs", "X", "it has ended"),
-     ("task:t-survey", "p", "select an agent first"), ("task:t-tui", "u", "nothing was compacted"),
+    ("row", "key", "reason"), [("task:t-docs", "p", "explorer-3 is already done"),
+     ("task:t-core", "r", "none of the selected agents is paused or failed"),
+     ("task:t-core", "a", "no pending questions"), ("task:t-docs", "X", "the task has ended"),
+     ("task:t-survey", "p", "select an agent first"), ("task:t-tui", "u", "there is no compaction to undo"),
      ("agent:planner1", "R", "select a task first")],
 )  # fmt: skip
 async def test_a_key_that_does_nothing_now_is_not_in_the_footer_and_says_why(desk, row, key, reason):
@@ -216,17 +216,17 @@ async def test_quitting_a_finished_session_asks_nothing(desk: Desk) -> None:
 async def test_the_command_bar_completes_and_refuses_what_it_does_not_know(desk: Desk) -> None:
     async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("colon")
-        await shows(pilot, "/resume")
-        await pilot.press("pagedown", "pagedown", "pagedown", "pagedown")
-        await until(pilot, lambda: "▸ /quit" in text_of(pilot))  # every command is reached
+        await shows(pilot, ":resume")
+        await pilot.press(*["pagedown"] * 5)
+        await until(pilot, lambda: "▸ :help" in text_of(pilot))  # every command is reached
         await pilot.press(*"upright")
-        assert "no such command" in text_of(pilot)
+        assert "unknown command" in text_of(pilot)
         await pilot.press("ctrl+u", *"reapply", "down")
-        await shows(pilot, "▸ /redo", without="/undo")
+        await shows(pilot, "▸ :redo", without=":undo")
         await pilot.press("ctrl+u", *"rew", "down", "enter")
-        await shows(pilot, "/rewrite ")
+        await shows(pilot, ":rewrite ")
         await pilot.press("ctrl+u", *"zzz", "enter")
-        await shows(pilot, "no command /zzz")
+        await shows(pilot, "unknown command :zzz")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: D
     desk.session.connection.execute("DELETE FROM compactions")
     async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("C")
-        await shows(pilot, "about as many: little can be freed yet")
+        await shows(pilot, "about the same: little to free yet")
         assert "(+0%)" not in text_of(pilot)
 
 
@@ -292,7 +292,9 @@ async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_h
         assert desk.control.started == []
         assert "background process started" not in text_of(pilot)
         await pilot.press(*"3.2", "enter")
-        await shows(pilot, "has used $3.50 already")
+        await shows(
+            pilot, "a budget of $3.20 would cause an immediate pause", "the session has already used $3.50"
+        )
         assert desk.control.started == []
         await pilot.press(*"+2", "enter")
         assert await commands(pilot, desk, 1) == [("set_budget", None, None, {"kind": "usd", "amount": 5.0})]
@@ -315,9 +317,32 @@ async def test_a_budget_below_what_is_used_is_refused_when_it_is_typed(desk: Des
     desk.session.connection.commit()
     async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("B", *"usd 2", "enter")
-        await shows(pilot, "has used $3.50 already")
+        await shows(
+            pilot, "a budget of $2.00 would cause an immediate pause", "the session has already used $3.50"
+        )
         await pilot.press("B", *"usd +2", "enter", "y")
         assert await commands(pilot, desk, 1) == [("set_budget", None, None, {"kind": "usd", "amount": 5.5})]
+
+
+@pytest.mark.parametrize("size", [(160, 40), (160, 12)], ids=["roomy", "low"])
+async def test_the_header_names_a_usage_window_of_which_little_is_left_and_no_other(
+    desk: Desk, size: Any
+) -> None:
+    def note(account: str, minutes: int, used: float, resets_in: float) -> None:
+        insert(
+            desk.session.connection, "quota_readings", provider="anthropic", account=account, scope="[bold]x", minutes=minutes,
+            used_percent=used, resets_at=desk.time + resets_in, read_at=desk.time - 60, source="test", first_percent=used,
+            first_at=desk.time - 60,
+        )  # fmt: skip
+
+    note("a", 10_080, 88, 60_000)
+    note("a", 300, 79, 600)
+    note("b", 300, 99, -1)  # it was reset: unknown
+    desk.session.connection.commit()
+    async with desk.shown(size=size) as pilot:
+        await shows(pilot, "12 % left, resets")
+        assert "anthropic weekly [bold]x: 12 %" in text_of(pilot)
+        assert text_of(pilot).count("% left") == 1
 
 
 async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(desk: Desk) -> None:
@@ -330,7 +355,7 @@ async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(
         await shows(pilot, "until ")
         shown = text_of(pilot)
         assert "◷1" in shown, "the header counts them"
-        assert "1 limit until" in shown
+        assert "◷ explorer-1 (explorer) limit until" in shown
         assert "in 1:12:03" in shown
         await pilot.press("r")
         assert await commands(pilot, desk, 1) == [("resume", "explorer1", None, {})]

@@ -79,15 +79,15 @@ async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(desk, size
 async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Desk) -> None:
     ask(
         desk, "bash", {"command": "git status", "timeout_ms": 7000}, folder="/srv/billing/sub",
-        note="it ran 3 times already", cause="repetition",
+        note="it already ran 3 times", cause="repetition",
     )  # fmt: skip
     async with desk.shown(size=(80, 24)) as pilot:
         await opened(pilot, desk)
         for words in ("explorer-1 (explorer) wants to run bash", "task    explorer-1: Explore core", "folder  /srv/billing/sub", "/srv/billing", "git status",
-                      "why     it ran 3 times already", "timeout_ms", "7000"):  # fmt: skip
+                      "why     it already ran 3 times", "timeout_ms", "7000"):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press("a")
-        await shows(pilot, "it can be approved once, not always")
+        await shows(pilot, "can be approved only once, not always")
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [
@@ -127,7 +127,7 @@ async def test_the_conflict_of_a_merge_is_shown_whole_and_has_answers_of_its_own
     )  # fmt: skip
     async with desk.shown(size=(110, 24)) as pilot:
         await opened(pilot, desk)
-        for words in ("wants to merge q, which conflicts", "conflict in a.txt", *list(conflict.values())[1:], "Keep ours",
+        for words in ("wants to merge q, which has conflicts", "conflict in a.txt", *list(conflict.values())[1:], "Keep ours",
                       "Keep theirs", "The planner resolves it", "Cancel the merge"):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press(*keys)
@@ -172,7 +172,7 @@ async def test_a_pattern_for_nothing_and_an_edit_that_is_no_json_are_refused_and
         await pilot.press("e")
         screen.query_one(TextArea).load_text("{")
         await pilot.press("ctrl+s")
-        await shows(pilot, "not valid JSON")
+        await shows(pilot, "invalid JSON")
         await pilot.press("escape", "escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
     assert written(desk) == []

@@ -35,12 +35,12 @@ async def typed(pilot: Pilot[int], line: str) -> None:
 async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
     path.write_text('{"hinted": true}')
-    async with desk.shown("3 explorer-1", without="reading", layout_path=path) as pilot:
+    async with desk.shown("3 explorer-1", without="loading", layout_path=path) as pilot:
         wide, high = live(pilot).plan.size
         await pilot.press("greater_than_sign", "greater_than_sign", "circumflex_accent", "ctrl+up")
         await pilot.press("o", "3", "right", "right")
         await shows(pilot, "[Calls]")
-    async with desk.shown("3 explorer-1", without="reading", layout_path=path) as pilot:
+    async with desk.shown("3 explorer-1", without="loading", layout_path=path) as pilot:
         assert "[Calls]" in text_of(pilot)
         assert "1 Plan  by cost" in text_of(pilot)
         assert live(pilot).plan.size.width > wide + 8
@@ -58,7 +58,7 @@ async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(desk, tmp_pat
     path.write_text(content)
     async with desk.shown("explorer-1", layout_path=path) as pilot:
         if not content.endswith("true}"):
-            await shows(pilot, "layout.json is not used")
+            await shows(pilot, "layout.json ignored")
         await pilot.press("o")
         await pilot.pause()
 
@@ -73,14 +73,14 @@ def test_only_known_values_of_the_right_kind_are_taken_from_a_layout(tmp_path: P
 async def test_a_layout_that_cannot_be_kept_is_said_and_harms_nothing(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "layout.json"
-    async with desk.shown("the layout cannot be saved", layout_path=path) as pilot:
-        await shows(pilot, "3 explorer-1", without="reading")
+    async with desk.shown("cannot save the layout", layout_path=path) as pilot:
+        await shows(pilot, "3 explorer-1", without="loading")
 
 
 async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
     for hinted in (True, False):
-        async with desk.shown("3 explorer-1", without="reading", layout_path=path) as pilot:
+        async with desk.shown("3 explorer-1", without="loading", layout_path=path) as pilot:
             assert ("new here?" in text_of(pilot)) is hinted
 
 
@@ -109,7 +109,7 @@ async def test_reduced_motion_moves_nothing(desk, monkeypatch, tmp_path):
 async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(desk: Desk) -> None:
     desk.session.set_agent("explorer2", cost_usd=7.5)
     desk.session.set_agent("explorer1", cost_usd=0.5)
-    async with desk.shown("3 explorer-1", without="reading") as pilot:
+    async with desk.shown("3 explorer-1", without="loading") as pilot:
         tree = [row.id for row in live(pilot).plan.shown]
         await pilot.press("o")
         rows = list(live(pilot).plan.shown)
@@ -125,7 +125,7 @@ async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(d
 
 
 async def test_help_tells_first_what_works_in_the_pane_it_was_asked_in(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading") as pilot:
+    async with desk.shown("3 explorer-1", without="loading") as pilot:
         for key, words in (
             ("1", "This pane: the plan"),
             ("3", "This pane: the agent"),
@@ -153,7 +153,7 @@ async def test_star_pins_the_fact_or_message_under_the_cursor_and_lets_a_pinned_
         desk.session.connection, "views", agent_id="explorer1", version=2, observations="[]", verbatim_from=1, pins="[2]",
         reason="pin", created_at=desk.session.now,
     )  # fmt: skip
-    async with desk.shown("3 explorer-1", without="reading", size=(120, 60), row="task:t-core") as pilot:
+    async with desk.shown("3 explorer-1", without="loading", size=(120, 60), row="task:t-core") as pilot:
         await pilot.press("3")
         page = live(pilot).agent_pane.page
 
@@ -172,7 +172,7 @@ async def test_star_pins_the_fact_or_message_under_the_cursor_and_lets_a_pinned_
             await until(pilot, lambda count=count: len(desk.session.commands()) == count)
         page.select("context.bar")
         await pilot.press("asterisk")
-        await shows(pilot, "choose a fact")
+        await shows(pilot, "select a fact")
         await star("pinned.2", 3)
         await pilot.press("right")
         await star("1.0", 4)
@@ -187,24 +187,24 @@ async def test_star_pins_the_fact_or_message_under_the_cursor_and_lets_a_pinned_
 
 
 async def test_memory_sync_search_and_pin_in_the_command_bar(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading", size=(120, 60)) as pilot:
+    async with desk.shown("3 explorer-1", without="loading", size=(120, 60)) as pilot:
         await typed(pilot, "/memory sync")
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["memory_sync"])
         await typed(pilot, "/pin never touch  main")
         await until(pilot, lambda: len(desk.session.commands()) == 2)
         assert json.loads(desk.session.commands()[1][3]) == {"text": "never touch  main"}
         await typed(pilot, "/memory search cents")
-        await shows(pilot, "1 remembered fact of 2 with “cents”")
+        await shows(pilot, "1 remembered fact of 2 matching “cents”")
         assert "core has 30" not in text_of(pilot)
         await typed(pilot, "/memory nonsense")
-        await shows(pilot, "/memory takes")
+        await shows(pilot, ":memory takes")
 
 
 async def test_a_line_of_a_compaction_is_pinned_in_the_users_words(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading") as pilot:
+    async with desk.shown("3 explorer-1", without="loading") as pilot:
         await pilot.press("4", "enter")
         await shows(pilot, "Omitted only")
-        await pilot.press("P")
+        await pilot.press("asterisk")
         await shows(pilot, "Pin to every prompt")
         pilot.app.screen.query_one("#prompt-line").value = "retry budget is 3"  # type: ignore[attr-defined]
         await pilot.press("enter")
@@ -254,8 +254,21 @@ async def test_observations_made_ahead_are_shown_as_buffered_and_not_as_in_fligh
         assert "in flight" not in text_of(pilot)
 
 
+async def test_what_observers_and_reflectors_did_is_said_and_a_pass_that_was_not_needed_is_no_failure(
+    desk: Desk,
+) -> None:
+    desk.session.compaction("explorer1", status="applied", trigger="observer", reason="activation")
+    desk.session.compaction("explorer1", status="applied", trigger="reflector", reason="reflection")
+    desk.session.compaction(
+        "explorer1", status="skipped", trigger="observer", reason="the agent finished", tokens_after=None
+    )
+    async with desk.shown("observer activated", "reflector consolidated", "- ") as pilot:
+        await shows(pilot, "observer skipped: the agent finished")
+        assert "✗" not in text_of(pilot).partition("4 Compaction")[2]
+
+
 async def test_the_metrics_of_an_agent_tell_what_those_below_it_took(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading", row="agent:planner1") as pilot:
+    async with desk.shown("3 explorer-1", without="loading", row="agent:planner1") as pilot:
         await pilot.press("3", "right", "right", "right")
         await shows(pilot, "[Metrics]", "sub-agents", "512k tok  $0.44  of 4 agents")
 
@@ -268,12 +281,12 @@ async def test_the_help_breaks_long_lines_and_cuts_none(desk: Desk) -> None:
 
 
 async def test_keys_typed_faster_than_the_screen_is_drawn_go_to_the_line_that_was_opened(desk: Desk) -> None:
-    async with desk.shown("3 explorer-1", without="reading") as pilot:
+    async with desk.shown("3 explorer-1", without="loading") as pilot:
         screen = live(pilot)
         for character in ":resume x/Cy":
             key = {":": "colon", "/": "slash", " ": "space"}.get(character, character)
             pilot.app.post_message(events.Key(key, character))
-        await shows(pilot, "/resume x/Cy")
+        await shows(pilot, ":resume x/Cy")
         await pilot.press("escape", "slash")
         assert screen.prompt.is_asking
         await pilot.press("escape")
@@ -291,17 +304,18 @@ async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: De
             input_tokens=20_000 + turn * 900,
             started_at=desk.time - 50 + turn * 10,
         )
-    async with desk.shown("at this pace") as pilot:
+    async with desk.shown("at this rate") as pilot:
         desk.host_pid = None
-        await shows(pilot, "STOPPED", without="at this pace")
+        await shows(pilot, "STOPPED", without="at this rate")
 
 
 async def test_the_divider_says_why_it_does_not_move(desk: Desk) -> None:
     async with desk.shown("explorer-1", size=(80, 24)) as pilot:
         await pilot.press("less_than_sign")
-        await shows(pilot, "where all four panes are shown")
+        await shows(pilot, "this divider is hidden: a pane beside it is not shown")
+    async with desk.shown("explorer-1", size=(120, 40)) as pilot:
         high = live(pilot).plan.size.height
-        await pilot.press("underscore", "underscore")  # above and below are there
+        await pilot.press("underscore", "underscore")
         await until(pilot, lambda: live(pilot).plan.size.height > high)
         await pilot.press("z", "underscore")
-        await shows(pilot, "shown above each other")
+        await shows(pilot, "this divider is hidden")

@@ -56,7 +56,7 @@ async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: 
         assert "- #1 user" in shown
         assert "+ summary 1" in shown
         assert "cites #1 #3" in shown
-        assert "from #6 on, verbatim" in shown
+        assert "from #6, still verbatim" in shown
         await pilot.press("escape")
         await shows(pilot, "1 Plan")
 
@@ -116,7 +116,7 @@ async def test_compact_again_takes_typed_instructions_and_a_yes(desk: Desk) -> N
     compacted(desk.session)
     async with desk.shown() as pilot:
         await opened(pilot)
-        await pilot.press("R", *"keep the budget", "enter")
+        await pilot.press("C", *"keep the budget", "enter")
         await shows(pilot, "Instructions: keep the budget", "y yes")
         assert desk.session.commands() == []
         await pilot.press("y")

@@ -62,11 +62,11 @@ async def test_the_list_of_sessions_and_a_comparison_mark_estimates(desk: Desk) 
 
 
 def test_looking_for_estimates_reads_an_index_that_holds_nothing_else(desk: Desk) -> None:
-    from watchkeeper.store.search.messages import _SELECT
-    from watchkeeper.store.snapshot import _AGENTS, _SESSION
+    from watchkeeper.store.projection import SESSION, _sessions
+    from watchkeeper.store.snapshot import _AGENTS
 
-    for sql in (_SESSION, _AGENTS):
+    for sql in (SESSION, _AGENTS):
         plan = desk.session.connection.execute("EXPLAIN QUERY PLAN " + sql, (desk.session.id,)).fetchall()
         assert any("model_calls_estimated" in step[3] for step in plan), plan
-    plan = desk.session.connection.execute("EXPLAIN QUERY PLAN " + _SELECT).fetchall()
+    plan = desk.session.connection.execute("EXPLAIN QUERY PLAN " + _sessions(500)).fetchall()
     assert any("model_calls_estimated" in step[3] for step in plan), plan

@@ -144,7 +144,7 @@ async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(d
         await pilot.press("tab", "j")
         await shows(pilot, "→ cites #1 #6")
         await drill(pilot, "enter", "› observation 1")
-        await shows(pilot, "the messages behind it", "an edit failed")
+        await shows(pilot, "source messages", "an edit failed")
         await pilot.press("n")
         assert "1 of 2 cited messages" in text_of(pilot)
         await drill(pilot, "m", "› message #1")

@@ -7,8 +7,9 @@ import json
 from tests.tui.conftest import Desk, shows, until
 from tests.tui.fake_store import insert
 
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, SessionSnapshotReader
-from watchkeeper_tui.actions import estimate_compaction
+from watchkeeper.store.projection import AgentFacts, CompactionFacts
+from watchkeeper.store.snapshot import SessionSnapshotReader
+from watchkeeper_tui.requests import estimate_compaction
 
 
 def read(desk: Desk, name: str) -> tuple[AgentFacts, tuple[CompactionFacts, ...]]:
@@ -28,7 +29,7 @@ def test_an_estimate_follows_the_agents_own_earlier_passes(desk: Desk) -> None:
     assert guess.tokens_left == 1_000 + 13_000 // 4
     assert guess.cost_usd is not None
     assert abs(guess.cost_usd - 0.014) < 1e-9
-    assert "earlier pass" in guess.basis
+    assert guess.basis == "its 1 earlier compaction"
 
 
 def test_without_a_pass_it_keeps_a_fifth_of_the_window_and_never_grows(desk: Desk) -> None:
@@ -65,7 +66,7 @@ async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> N
         await shows(pilot, "observing up to #41", "the agent keeps working")
         session.connection.execute("UPDATE compactions SET status = 'prepared' WHERE id = 77")
         desk.feed.wake()
-        await shows(pilot, "published at the agent's next step")
+        await shows(pilot, "applied at the agent's next step")
         session.connection.execute(
             "UPDATE compactions SET status = 'applied', tokens_after = 5000, ended_at = ? WHERE id = 77",
             (desk.time,),

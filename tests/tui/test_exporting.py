@@ -32,7 +32,7 @@ async def test_the_run_is_exported_and_the_file_is_named(desk, here, line, endin
 async def test_an_unknown_form_is_refused_in_one_line(desk: Desk, here: Path) -> None:
     async with desk.shown("1 Plan", size=WIDE) as pilot:
         await pilot.press("colon", "ctrl+u", *"/export pdf", "enter")
-        await shows(pilot, "/export takes html, md or json")
+        await shows(pilot, ":export takes html, md or json")
     assert os.listdir(here) == []
 
 
@@ -40,4 +40,4 @@ async def test_a_refusal_of_the_command_is_shown(desk: Desk, here: Path) -> None
     async with desk.shown("1 Plan", size=WIDE) as pilot:
         here.rmdir()
         await pilot.press("colon", "ctrl+u", *"/export", "enter")
-        await shows(pilot, "not exported", seconds=60)
+        await shows(pilot, "✗ export failed: ", seconds=60)

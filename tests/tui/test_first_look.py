@@ -67,13 +67,13 @@ async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it
         shown = text_of(pilot)
         assert "Fix the flaky test" in shown
         assert "took 1:35" in shown
-        assert "not been given" not in shown
+        assert "not assigned" not in shown
 
 
 async def test_a_task_that_waits_tells_for_which_others(desk: Desk) -> None:
     async with desk.shown("t-survey", row="task:t-survey") as pilot:
-        await shows(pilot, "Waits for")
-        below = text_of(pilot).split("Waits for", 1)[1]
+        await shows(pilot, "Depends on")
+        below = text_of(pilot).split("Depends on", 1)[1]
         assert "explorer-1" in below
 
 
@@ -163,7 +163,7 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(desk,
             "t Timeline",
             "i Report",
             "x Export",
-            "K Continue" if "origin" in values else "K Fork",
+            "F Continue" if "origin" in values else "F Fork",
         ):
             assert label in footer
         assert not [label for label in ("Pause", "Message", "Undo", "Cancel") if label in footer]
@@ -171,14 +171,14 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(desk,
         await shows(pilot, "a web page")
 
 
-@pytest.mark.parametrize("key", ["p", "P", "N", "r", "X", "m"])
+@pytest.mark.parametrize("key", ["p", "P", "H", "r", "X", "m"])
 async def test_every_key_of_a_run_that_is_over_says_so_in_the_same_words(desk: Desk, key: str) -> None:
     desk.host_pid = None
     desk.session.set(status="done", ended_at=desk.session.now)
     desk.session.set_agent("planner1", status="done", ended_at=desk.session.now)
     async with desk.shown("DONE", row="agent:planner1") as pilot:
         await pilot.press(key)
-        await shows(pilot, "the run is over")
+        await shows(pilot, "the run has ended")
         assert "message the planner" not in text_of(pilot)
 
 
@@ -204,8 +204,8 @@ async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
             await pilot.pause(0.05)
             shown.append(text_of(pilot))
         assert not any(" yet" in each for each in shown)
-        assert any("what this agent did is not in the log" in each for each in shown)
-        assert any("what its context held is not in the log" in each for each in shown)
+        assert any(": not in the imported log" in each for each in shown)
+        assert any("context: not in the imported log" in each for each in shown)
         assert not any(" 0 of 32,000" in each or "none used" in each or "exact" in each for each in shown)
 
 
@@ -239,15 +239,11 @@ async def test_no_compaction_of_another_programs_agent_is_foretold(desk: Desk) -
 @pytest.mark.parametrize(("status", "name"), [("done", "Note"), ("failed", "Why")])
 @pytest.mark.parametrize("page", ["Memory", "Report"])
 async def test_the_reason_with_which_an_agent_ended_is_told(desk, page, status, name):
-    reason = (
-        "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call reported"
-    )
+    reason = "its own log is not here; its call reported 12,898 tokens of context, 8.1 s and 1 tool calls"
     desk.session.set_agent("explorer3", status=status, status_reason=reason)
     async with desk.shown("3 explorer-1", row="task:t-docs") as pilot:
         await pilot.press(*(["i"] if page == "Report" else ["z", "3"]))
-        await until(
-            pilot, lambda: "are what its call reported" in " ".join(text_of(pilot).replace("│", " ").split())
-        )
+        await until(pilot, lambda: "its call reported" in " ".join(text_of(pilot).replace("│", " ").split()))
         assert page == "Report" or f"{name} " in text_of(pilot)
 
 
@@ -256,7 +252,12 @@ async def test_a_row_shows_the_time_of_a_silence_and_of_a_limit_whole(database: 
     run.live("agent23", "tool", "browser_navigate", since=run.now - 1_500, updated_at=run.now - 1_500)
     async with Desk(database, run).shown("coder-12") as pilot:
         await pilot.press("slash", *"23", "enter")
-        await shows(pilot, "browse… 25:00")
+        await until(
+            pilot, lambda: re.search(r"! └╴coder-23 \(explorer\) +silent +128k", text_of(pilot)) is not None
+        )
+        await pilot.press("j")
+        # The row has one word; the pane beside it, the whole reason.
+        await shows(pilot, "3 coder-23 (explorer)", "browser_navigate for 25:00")
         await pilot.press("slash", "ctrl+u", *"12", "enter")
         await until(pilot, lambda: re.search(r"limit 1:\d\d:\d\d +128k", text_of(pilot)) is not None)
     run.connection.close()

@@ -51,7 +51,7 @@ async def test_the_fleet_looks_as_agreed(fleet: Desk, size: tuple[int, int]) -> 
 
 async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: Desk) -> None:
     async with fleet.shown("explorer-1") as pilot:
-        await pilot.press("W")
+        await pilot.press("S")
         await shows(pilot, "? 2 need you")
         shown = text_of(pilot)
         assert "a week ago" not in shown
@@ -76,7 +76,7 @@ async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: 
             pilot, lambda: isinstance(pilot.app.screen, LiveScreen) and "nightly audit" in text_of(pilot)
         )
         fleet.host_pid = None
-        await pilot.press("W")
+        await pilot.press("S")
         await shows(pilot, "† stopped")
 
 
@@ -118,8 +118,9 @@ def test_a_reading_asks_again_only_about_sessions_that_changed(fleet: Desk) -> N
     connection.set_trace_callback(None)
     assert [one for one in after if after[one] is not before[one]] == ["asks2345"]
     assert after["asks2345"].tasks_done == 2
-    # The rows, the questions and details of the changed one, the rates of it and of the one that spends.
-    assert len([each for each in statements if each.startswith("SELECT")]) == 5
+    # What tells of a change; of the changed one its row, two counts, questions and details; the rates of it and
+    # of the one that spends.
+    assert len([each for each in statements if each.startswith("SELECT")]) == 8
     for moment in (NOW + 30, NOW + 90):
         assert reader.read(connection, moment) == FleetReader().read(connection, moment)
     assert all(row.cost_per_minute == 0 for row in reader.read(connection, NOW + 90))
@@ -167,7 +168,7 @@ async def test_w_lists_workers_with_their_sessions_and_a_queued_session_is_not_c
     connection.execute("UPDATE approvals SET status = 'approved'")
     fleet.host_pid = None
     async with fleet.shown("explorer-1", size=(120, 30)) as pilot:
-        await pilot.press("W")
+        await pilot.press("S")
         await shows(pilot, "◷ queued")
         await pilot.press("w")
         await shows(pilot, "† gone")

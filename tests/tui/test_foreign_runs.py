@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from watchkeeper.store.snapshot import SessionFacts
-from watchkeeper_tui.actions import ACTIONS, Action, Target
+from watchkeeper.store.projection import SessionFacts
+from watchkeeper_tui.actions import TABLE, Action
+from watchkeeper_tui.requests import Target
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 
 OURS = SessionFacts(
@@ -18,9 +19,9 @@ OURS = SessionFacts(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
+@pytest.mark.parametrize("action", [each for each in TABLE if each.acts], ids=lambda action: action.id)
 def test_every_key_that_controls_says_why_not_on_an_imported_run(action: Action) -> None:
     for state in (SessionState.LIVE, SessionState.DONE):
         target = Target(Snapshot(session=replace(OURS, origin="claude-code"), state=state))
-        assert action.why_not(target) == "imported sessions are read-only (from Claude Code)"
-    assert "read-only" not in action.why_not(Target(Snapshot(session=OURS, state=SessionState.LIVE)))
+        assert action.not_now(target) == "imported sessions are read-only (from Claude Code)"
+    assert "read-only" not in action.not_now(Target(Snapshot(session=OURS, state=SessionState.LIVE)))

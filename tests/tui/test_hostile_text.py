@@ -79,13 +79,13 @@ class Tour:
     async def live(self) -> None:
         await until(self.pilot, lambda: bool(self.app.snapshot.agents))
         for keys in (("j", "j", "3"), ("right",), ("right",), ("right",), ("right",), ("right",), ("y", "enter", "escape"), ("2", "g", "G"),
-                     ("4", "enter"), ("tab", "y", "P", "escape"), ("j", "m"), ("n", "m"), ("escape", "escape", "escape"),
+                     ("4", "enter"), ("tab", "y", "asterisk", "escape"), ("j", "m"), ("n", "m"), ("escape", "escape", "escape"),
                      ("2", "g", "enter"), ("c", "escape"), ("G", "enter"), ("E", "c", "escape"), ("1", "enter", "escape"), ("question_mark", "escape"), ("C", "n"),
                      ("X", "n"), ("R", "n"), ("a", "escape"), ("m", "escape"), ("slash", "a", "escape"), ("colon", "m", "escape"),
                      ("ctrl+p",), ("escape",), ("z", "o", "z", "e"), ("v", "j", "t", "enter", "n", "y"), ("escape",),
                      ("t", "j", "n", "y", "plus"), ("question_mark", "escape", "escape"),
                      ("T", "2", "3"), ("escape",), ("dollar_sign", "c"), ("m", "y"), ("p", "o"), ("escape",),
-                     ("1", "W", "e", "y"), ("question_mark", "escape", "w", "y"), ("escape", "escape")):  # fmt: skip
+                     ("1", "S", "e", "y"), ("question_mark", "escape", "w", "y"), ("escape", "escape")):  # fmt: skip
             await self.keys(*keys)
 
     async def news(self) -> None:
@@ -116,7 +116,7 @@ class Tour:
         await self.opens("CompareScreen")
         await self.keys("j", "y")
         await self.library()
-        await self.keys("G", "p")
+        await self.keys("G", "w")
         await self.opens("ReplayScreen")
         await self.keys("right", "5", "a", "end", "tab", "F", "escape")
 

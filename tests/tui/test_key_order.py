@@ -32,7 +32,7 @@ async def test_keys_of_one_burst_go_where_each_belongs(desk: Desk) -> None:
         await shows(pilot, "explorer-1")
         for key, character in (("colon", ":"), *((each, each) for each in "resume")):
             type_key(app, key, character)
-        await shows(pilot, "/resume")
+        await shows(pilot, ":resume")
         assert desk.control.submitted == 0
 
 

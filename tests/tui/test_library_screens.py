@@ -16,6 +16,7 @@ from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_sessions_screen import add_session
 from textual.pilot import Pilot
 
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.fork import ForkResult
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.library import delete_session
@@ -96,7 +97,7 @@ async def test_deleted_sessions_are_listed_by_a_filter_and_restored_there(desk: 
         await pilot.press("t", "s", "d")
         await shows(pilot, "Deleted sessions", "nightly audit")
         await pilot.press("enter")
-        await shows(pilot, "it is deleted; u restores it")
+        await shows(pilot, "this session is deleted; u restores it")
         await pilot.press("u")
         await until(pilot, lambda: row(desk, "older234", "deleted_at") is None)
 
@@ -106,11 +107,11 @@ async def test_a_live_session_is_not_deleted_renamed_or_forked(desk: Desk) -> No
     try:
         async with desk.shown("migrate billing", screen="sessions") as pilot:
             await pilot.press("D")
-            await shows(pilot, "is live; open it and pause it first")
+            await shows(pilot, "is running; open and pause it first")
             await pilot.press("F")
-            await shows(pilot, "Fork: migrate billing to cents is live")
+            await shows(pilot, "Fork: migrate billing to cents is running")
             await pilot.press("n", *"x", "enter")
-            await shows(pilot, "✗ naming: session abcd2345 is run by")
+            await shows(pilot, "✗ naming: cannot rename session abcd2345")
     finally:
         lease.release()
     assert (row(desk, "abcd2345", "title"), row(desk, "abcd2345", "deleted_at")) == (None, None)
@@ -184,7 +185,7 @@ async def test_two_marked_sessions_are_compared_side_by_side(desk: Desk) -> None
         ):  # fmt: skip
             assert words in shown
         await pilot.press("exclamation_mark")
-        await shows(pilot, "only what differs")
+        await shows(pilot, "differences only")
         assert "offline/surveyor" not in text_of(pilot)
         await pilot.press("w")
         await shows(pilot, "Compare older234 with abcd2345")
@@ -210,7 +211,7 @@ async def test_a_message_that_was_found_is_opened_in_its_transcript(desk: Desk) 
         await shows(pilot, "found in planner #2")
         await pilot.press("j") if "▌✓ older234" not in text_of(pilot) else None
         await pilot.press("m")
-        await shows(pilot, "#2 of 2", "2 of 2 messages of this session", "where is the ledger")
+        await shows(pilot, "#2 of 2", "2 of 2 matching messages in this session", "where is the ledger")
         assert "more lines, Enter unfolds" not in text_of(pilot)
         await pilot.press("n")
         await shows(pilot, "#1 of 2", "15 more lines, Enter unfolds")
@@ -281,7 +282,7 @@ async def test_an_export_that_fails_says_why(desk, tmp_path, monkeypatch):
     monkeypatch.setattr("watchkeeper_tui.control.sys.executable", str(stand_in))
     async with desk.shown("migrate billing", screen="sessions") as pilot:
         await pilot.press("x", "m")
-        await shows(pilot, "✗ not exported: the disk is full")
+        await shows(pilot, "✗ export failed: the disk is full")
 
 
 async def test_a_filter_by_key_is_the_search_that_could_be_typed(desk: Desk) -> None:
@@ -314,7 +315,7 @@ def test_filter_values_are_the_most_common_first_and_can_be_typed(desk: Desk) ->
     from watchkeeper.store.search.messages import list_sessions
 
     add_session(desk, "fourth23", "more", workspace="/srv/with space")
-    rows = list_sessions(desk.session.connection)
+    rows = list_sessions(Queries(desk.session.connection))
     assert values_of(rows, "model") == ["offline/surveyor", "x/opus"]
     assert values_of(rows, "workspace") == ["/srv/billing"]
 
@@ -324,7 +325,7 @@ async def test_the_selected_session_is_previewed_and_sessions_are_grouped(desk: 
     desk.session.connection.execute("UPDATE sessions SET workspace = '/srv/ledger' WHERE id = 'older234'")
     async with desk.shown("nightly audit", size=(160, 40), screen="sessions") as pilot:
         await pilot.press("j")
-        await shows(pilot, "Last words  The ledger is in the blue safe.", "$1.25")
+        await shows(pilot, "Last message  The ledger is in the blue safe.", "$1.25")
         await pilot.press("k")
         await shows(pilot, "tasks done", "agents over time")
         await pilot.press("b")
@@ -349,14 +350,14 @@ async def test_a_search_shows_the_passage_of_every_session_and_a_preview_at_24_r
         await shows(pilot, "… and which ledger is")
         lines = text_of(pilot).split("\n")
         assert [any(name in line and words in line for line in lines) for name, words in
-                [("older234", "is the ledger for Zürich?"), ("named234", "in its name")]] == [True, True]  # fmt: skip
+                [("older234", "is the ledger for Zürich?"), ("named234", "in the name")]] == [True, True]  # fmt: skip
         view = pilot.app.screen.view  # type: ignore[attr-defined]
         view.select("older234")
         await shows(
-            pilot, "Last words  The ledger is in the blue safe. more", "$1.25", "Outcome     all is well"
+            pilot, "Last message  The ledger is in the blue safe. more", "$1.25", "Outcome       all is well"
         )
         await pilot.press("escape")
-        await shows(pilot, "paint it", without="in its name")
+        await shows(pilot, "paint it", without="in the name")
 
 
 @given(

@@ -45,17 +45,17 @@ async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(r
         with held(desk):
             desk.feed.wake()
             await shows(pilot, "is locked by another program", seconds=4)
-            assert "NOT READ" in text_of(pilot).splitlines()[0]
+            assert "NOT UPDATED" in text_of(pilot).splitlines()[0]
             shown = text_of(pilot)
             desk.time += 95
-            await until(pilot, lambda: "NOT READ 1:35" in text_of(pilot).splitlines()[0])
+            await until(pilot, lambda: "NOT UPDATED 1:35" in text_of(pilot).splitlines()[0])
             # Nobody knows whether an agent was silent since.
             assert "silent" not in text_of(pilot)
             assert "explorer-1" in shown
             await pilot.press("j", "k", "3", "right")
             assert "[Transcript]" in text_of(pilot)
         desk.feed.wake()
-        await shows(pilot, without=("is locked by", "NOT READ"))
+        await shows(pilot, without=("is locked by", "NOT UPDATED"))
         desk.session.event("tool.done", "explorer1", "t-core", tool="bash", preview="after the lock")
         desk.feed.wake()
         await shows(pilot, "after the lock")
@@ -95,7 +95,7 @@ async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: 
             desk.time += 3
             await shows(pilot, "another program has locked the database")
             # In WAL mode what is committed is read all the while.
-            assert "NOT READ" not in text_of(pilot)
+            assert "NOT UPDATED" not in text_of(pilot)
             assert desk.session.commands() == []
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.test_library_screens import library_of, row
 from tests.tui.told import told_session
+from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widget import Widget
+
+from watchkeeper_tui.widgets.panes import PlanView
 
 
 async def click(pilot: Pilot[int], words: str, *, times: int = 1) -> None:
@@ -36,7 +39,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
                 pilot, lambda commands=commands: [each[0] for each in desk.session.commands()] == commands
             )
         await click(pilot, "╴explorer-1", times=2)
-        await shows(pilot, without="1 Plan")
+        await shows(pilot, "[3 Agent]", without="─ 1 Plan")
 
 
 async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk) -> None:
@@ -52,9 +55,9 @@ async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk) -> None
             pilot, lambda: row(desk, "older234", "title") is None and "nightly audit" in text_of(pilot)
         )
         await pilot.press("slash", *"blue", "enter")
-        await shows(pilot, "opens it in its transcript")
+        await shows(pilot, "opens it in the transcript")
         await click(pilot, "opens it in")
-        await shows(pilot, "messages of this session with these words")
+        await shows(pilot, "matching messages in this session")
 
 
 async def test_the_marks_of_the_tree_fold_in_a_replay_too(desk: Desk) -> None:
@@ -92,7 +95,9 @@ async def test_the_mouse_drags_the_dividers_between_the_panes_also_in_replay(des
 
 
 async def test_tabs_that_find_no_room_are_scrolled_and_keep_their_names(desk: Desk) -> None:
-    async with desk.shown("[Memory]", "[Memory] Transcript  Calls ›", size=(34, 24)) as pilot:
+    async with desk.shown("explorer-1", size=(34, 24)) as pilot:
+        await pilot.press("3")
+        await shows(pilot, "[Memory] Transcript  Calls ›")
         await click(pilot, "›")
         await shows(pilot, "[Transcript]")
         for name in ("Calls", "Metrics", "Compactions(1)", "Report"):
@@ -110,7 +115,7 @@ async def test_each_filter_is_a_chip_that_a_click_or_a_key_takes_off(desk: Desk)
         await pilot.press("2", "slash", *"tool made [red]", "enter")
         await shows(pilot, "events [tool ×]  events [made ×]  events [[red] ×]")
         await pilot.press("1", "slash", *"Explore", "enter")
-        await shows(pilot, "[[red] ×]  plan [Explore ×]  backspace takes the last off")
+        await shows(pilot, "[[red] ×]  plan [Explore ×]  backspace removes the last filter")
         # The active pane's filter goes first; with the mouse, any.
         await pilot.press("backspace")
         await shows(pilot, without="plan [Explore")
@@ -119,7 +124,7 @@ async def test_each_filter_is_a_chip_that_a_click_or_a_key_takes_off(desk: Desk)
         await pilot.press("backspace", "backspace")
         await shows(pilot, "FOLLOW", without="×]")
         await pilot.press("backspace")
-        await shows(pilot, "nothing is filtered")
+        await shows(pilot, "no filter is active")
 
 
 async def test_the_chips_of_a_list_are_its_search_word_by_word(desk: Desk) -> None:
@@ -127,7 +132,7 @@ async def test_the_chips_of_a_list_are_its_search_word_by_word(desk: Desk) -> No
     async with desk.shown("nightly audit", screen="sessions") as pilot:
         await pilot.press("slash", *'state:done "nightly audit" cost>0 zzz', "enter")
         shown = '[state:done ×]  ["nightly audit" ×]  [cost>0 ×]  [zzz ×]'
-        await shows(pilot, shown, "no session has these words")
+        await shows(pilot, shown, "no matching sessions")
         await pilot.press("backspace")
         await click(pilot, "cost>0 ×")
         await shows(pilot, '[state:done ×]  ["nightly audit" ×]  backspace', "older234")
@@ -146,3 +151,12 @@ async def test_a_replay_is_filtered_and_searched_too(desk: Desk) -> None:
         assert "14/14" in text_of(pilot)
         await pilot.press("escape")
         await shows(pilot, "REPLAY", without="×]")
+
+
+async def test_the_right_button_chooses_a_row_and_lists_what_can_be_done_with_it(desk: Desk) -> None:
+    async with desk.shown("explorer-1") as pilot:
+        plan = pilot.app.screen.query_one(PlanView)
+        await pilot.click(PlanView, offset=(6, 4), button=3)
+        await until(pilot, lambda: isinstance(pilot.app.screen, CommandPalette))
+        assert plan.selected_id == "task:t-tui"
+        await shows(pilot, "Compact", "compact the agent's context now")

@@ -57,7 +57,7 @@ def limit(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("happens", "said"),
     [
-        (limit, "usage limit reached"), (ask, "explorer-1 (explorer) needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"),
+        (limit, "usage limit reached"), (ask, "explorer-1 (explorer) needs you"), (fail, "task failed"), (spend, "86% of 5 usd"),
         (overspend, "budget reached"), (finish, "run finished"),
     ],
 )  # fmt: skip
@@ -175,8 +175,8 @@ async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(desk, 
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await shows(pilot, "explorer-1")
         app.save_picture()
-        await shows(pilot, "✓ the picture is in ")
+        await shows(pilot, "✓ screenshot saved to ")
         assert "explorer" in next(folder.glob("*.svg")).read_text()
         monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
         app.save_picture()
-        await shows(pilot, "✗ no picture: ", "No such file")
+        await shows(pilot, "✗ screenshot failed: ", "No such file")

@@ -27,12 +27,12 @@ both_sizes = pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 LIVE: dict[str, tuple[list[str], str]] = {
     "live": ([], "explorer-1"), "transcript": (["3", "right"], "Thirty files of Python"),
     "calls": (["3", "right", "right"], "prompt"), "metrics": (["3", "right", "right", "right"], "calls"),
-    "compactions": (["3", *["right"] * 4], "1 pass"), "report": (["i"], "Result"),
-    "prompt": (["3", "left"], "System prompt and tools"), "compact": (["C"], "are written again"),
-    "prompt-preview": (["C", "v"], "written to the prompt cache again"), "zoom": (["3", "z"], "explorer-1"),
+    "compactions": (["3", *["right"] * 4], "Enter opens one"), "report": (["i"], "Result"),
+    "prompt": (["3", "left"], "System prompt and tools"), "compact": (["C"], "are rewritten"),
+    "prompt-preview": (["C", "v"], "rewritten to the prompt cache"), "zoom": (["3", "z"], "explorer-1"),
     "message-to": (["m"], "explorer-1"), "commands": (["colon", *"/bud"], "/bud"),
     "filter": (["slash", *"explore"], "explore"), "help": (["question_mark"], "esc closes"),
-    "frozen": (["f"], "VIEW FROZEN"), "leave": (["q"], "leave"), "sessions": (["s"], "live (pid 991)"),
+    "frozen": (["f"], "VIEW FROZEN"), "leave": (["q"], "detach"), "sessions": (["s"], "live (pid 991)"),
 }  # fmt: skip
 """What is opened from the live screen, by which keys, and words that stand there then."""
 
@@ -51,7 +51,7 @@ LIBRARY: dict[str, tuple[list[str], str]] = {
     "library": (["j", "space", "slash", *"ledger", "enter"], "found in planner"),
     "filters": (["t"], "state"), "grouped": (["b"], "yesterday 1"), "fork": (["j", "F"], "turn 1"),
     "compare": (["space", "space", "equals_sign"], "Compare abcd2345"),
-    "message": (["slash", *"safe", "enter", "m"], "messages of this session"), "name": (["j", "n"], "Name"),
+    "message": (["slash", *"safe", "enter", "m"], "messages in this session"), "name": (["j", "n"], "Name"),
     "tags": (["j", "number_sign"], "Tag"), "export": (["j", "x"], "esc cancel"),
     "delete": (["j", "D"], "y yes"),
 }  # fmt: skip
@@ -209,4 +209,4 @@ async def test_a_changed_picture_is_told_in_words_and_else_in_colours(desk: Desk
     assert any(line.startswith("+") and "explorer-9" in line for line in told.splitlines())
     repainted = picture.replace("fill:#8bd17c", "fill:#ff0000", 1)
     assert repainted != picture
-    assert "'● working': fill:#8bd17c -> fill:#ff0000" in difference(picture, repainted)
+    assert "fill:#8bd17c -> fill:#ff0000" in difference(picture, repainted)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.tui.conftest import Desk, shows, text_of, until
+from tests.tui.conftest import Desk, choose, shows, text_of, until
 from tests.tui.fake_store import insert
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -54,6 +54,41 @@ async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> N
             assert any("planner" in line and "$0.55" in line for line in text_of(pilot).splitlines())
 
 
+async def test_a_workflow_sums_up_its_agents_and_says_which_are_silent(desk: Desk) -> None:
+    for name, label, role, parent in (
+        ("run", "audit", "workflow run", "explorer1"),
+        ("phase", "Find", "workflow phase", "run"),
+        ("one", "find:a", "workflow-subagent", "phase"),
+        ("two", "find:b", "workflow-subagent", "phase"),
+        ("tests", "npm test", "background command", "explorer1"),
+    ):
+        desk.session.agent(name, label, role=role, parent_agent_id=parent)
+        old = {"last_active": desk.time - (7_200 if name in ("one", "tests") else 1)}
+        desk.session.set_agent(name, status="working", **old)
+    for name in ("run", "phase", "tests"):
+        desk.session.set_agent(name, input_tokens=0, output_tokens=0, cost_usd=None, model="")
+    for name in ("one", "two"):
+        desk.session.set_agent(name, input_tokens=30_000, output_tokens=0, cost_usd=0.5)
+    async with desk.shown("explorer-1", size=(160, 40)) as pilot:
+        await shows(pilot, "audit (workflow run)")
+
+        def line(name: str) -> str:
+            return next((each for each in text_of(pilot).splitlines() if name in each), "")
+
+        await until(pilot, lambda: "! " in line("audit (workflow run)"))
+        for name in ("audit (workflow run)", "Find (workflow phase)"):
+            assert "$1.00" in line(name)
+            assert "Σ60k" in line(name)
+            assert "silent" in line(name)
+        assert "● " in line("npm test (back")
+        assert "silent" in line("find:a")
+        assert "!" not in line("find:b")
+        await choose(pilot, "task:t-core")
+        for name in ("audit (workflow run)", "Find (workflow phase)"):
+            await pilot.press("e")
+            await shows(pilot, f"! {name}: 1 of 2 agents silent")
+
+
 async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk) -> None:
     insert(desk.session.connection, "tool_calls", session_id=desk.session.id, agent_id="explorer1", turn=12, position=0, seq=4,
            tool_use_id="tu9", name="bash", idempotent=0, status="running", started_at=desk.time - 30)  # fmt: skip
@@ -66,7 +101,7 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
         await shows(
             pilot,
             "bash  ✗ interrupted: the background process stopped",
-            "was writing when the background process stopped",
+            "interrupted: the background process stopped",
         )
         await pilot.press("right", "right")
         await shows(pilot, ", total ")
@@ -95,7 +130,7 @@ ROLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(200, 50), (120, 40), (80, 24), (60, 15)])
+@pytest.mark.parametrize("size", [(170, 50), (120, 40), (80, 24), (60, 15)])
 async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk, size):
     desk.session.set(roles=json.dumps(ROLES))
     desk.session.task("t-check", "Check it", role="checker", status="pending")
@@ -110,7 +145,7 @@ async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk, s
             assert "[bold]x[/bold]" in second, "a file's name is text, never markup"
             row = next(line for line in text_of(pilot).splitlines() if "t-check" in line)
             assert "t-check (checker)  .claude/agents/ch" in row
-        if size[0] == 200:
+        if size[0] == 170:
             pilot.app.screen.query_one(PlanView).select("task:t-check")
             on = "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5"
             await shows(pilot, on, "claude-opus-5")

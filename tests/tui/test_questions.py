@@ -45,7 +45,7 @@ async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
         await until(pilot, lambda: "Freeze" in footer_of(pilot))
         assert "1 Plan  /core ─" in text_of(pilot)
         await pilot.press("slash")
-        await click(pilot, "↑ Typed before")
+        await click(pilot, "↑ History")
         await until(pilot, lambda: pilot.app.screen.query_one("#prompt-line").value == "core")  # type: ignore[attr-defined]
 
 
@@ -100,9 +100,11 @@ async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk, size
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tuple[int, int]) -> None:
     async with desk.shown("explorer-1", size=size) as pilot:
-        why = "Version 3 of the context does not fit any more: it would take 5151 tokens, 1512 more than the 3639 allowed."
+        why = (
+            "Version 3 of the context no longer fits: it would take 5151 tokens, 1512 over the limit of 3639."
+        )
         pilot.app.screen.say(f"✗ undo planner: refused — {why}", "failed")  # type: ignore[attr-defined]
-        await until(pilot, lambda: "the 3639 allowed." in " ".join(text_of(pilot).split()))
+        await until(pilot, lambda: "the limit of 3639." in " ".join(text_of(pilot).split()))
         assert "Help" in footer_of(pilot)
         pilot.app.screen.say("✓ done", "done")  # type: ignore[attr-defined]
         await until(

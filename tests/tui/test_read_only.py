@@ -68,7 +68,7 @@ async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
     desk.host_pid = None
     async with desk.shown(row="task:t-docs") as pilot:
         await pilot.press("3", *["right"] * 4)
-        await shows(pilot, "[Compactions]", "0 passes")
+        await shows(pilot, "[Compactions]", "Compactions  0")
         assert "by hand" not in text_of(pilot)
         assert "u undoes" not in text_of(pilot)
 

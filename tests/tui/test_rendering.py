@@ -366,7 +366,7 @@ def test_thinking_is_dimmed_and_folded() -> None:
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        ({"type": "thinking", "thinking": "", "signature": "c2VhbA=="}, "(the provider does not show it)"),
+        ({"type": "thinking", "thinking": "", "signature": "c2VhbA=="}, "(hidden by the provider)"),
         ({"type": "redacted_thinking", "data": "c2VhbA=="}, "(redacted)"),
     ],
 )
@@ -587,7 +587,7 @@ async def test_an_artifact_is_opened_from_its_agents_tab_saved_and_paged(desk, t
         await until(pilot, lambda: (tmp_path / "copy").is_file())
         assert (tmp_path / "copy").read_bytes() == text
         await pilot.press("s", *["backspace"] * 7, *"copy", "enter")
-        await shows(pilot, "replace it?")
+        await shows(pilot, "Replace it?")
 
 
 async def test_a_search_in_a_transcript_keeps_its_context_and_n_goes_on(desk: Desk) -> None:

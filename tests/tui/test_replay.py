@@ -60,10 +60,10 @@ def contents(desk: Desk) -> str:
     return hashlib.sha256(repr(rows).encode("utf-8", "replace")).hexdigest()
 
 
-async def test_p_in_the_list_replays_the_selected_session_and_esc_leads_back(desk: Desk) -> None:
+async def test_w_in_the_list_replays_the_selected_session_and_esc_leads_back(desk: Desk) -> None:
     told_session(desk)
     async with desk.shown("audit the ledgers", screen="sessions") as pilot:
-        await pilot.press("j", "p")
+        await pilot.press("j", "w")
         await shows(pilot, "» REPLAY", "1/14")
         await pilot.press("escape")
         await shows(pilot, "Sessions", without="REPLAY")
@@ -95,7 +95,7 @@ async def test_each_key_goes_where_it_says_by_event_turn_tenth_and_mark(desk: De
             await pilot.press(key)
             await at(pilot, position)
         await pilot.press("left_square_bracket")
-        await shows(pilot, "no earlier turn")
+        await shows(pilot, "no earlier turns")
 
 
 async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
@@ -143,7 +143,7 @@ async def test_an_agent_that_was_chosen_is_shown_again_where_it_is_there_again(d
         await shows(pilot, "═ Read the ledger (explorer)", "turn 3: The ledger")
         await pilot.press("home", "right")
         await at(pilot, 2)
-        await shows(pilot, "═ planner  ● working", "no message yet")
+        await shows(pilot, "═ planner  ● working", "no messages yet")
         await pilot.press("end")
         await shows(pilot, "═ Read the ledger (explorer)", "turn 3: The ledger")
 
@@ -187,7 +187,7 @@ async def test_speed_and_idle_time_are_changed_by_keys_and_said(desk: Desk) -> N
             assert screen.playback.speed == speed
         await until(pilot, lambda: "2×" in text_of(pilot).splitlines()[37])
         await pilot.press("i")
-        await shows(pilot, "idle time is played")
+        await shows(pilot, "idle time included")
         assert not screen.playback.skips_idle
 
 
@@ -208,7 +208,7 @@ async def test_the_scrubber_takes_clicks_and_drags(desk: Desk) -> None:
 async def test_a_fork_asks_and_begins_at_the_step_shown(desk: Desk) -> None:
     async with replayed(desk) as (pilot, _):
         await pilot.press("F")
-        await shows(pilot, "Fork: no agent had started yet")
+        await shows(pilot, "Fork: no agent had started at this point")
         await pilot.press("n")
         await at(pilot, 7)
         await pilot.press("F")
@@ -257,14 +257,14 @@ async def test_a_pass_is_opened_from_the_agents_tab_and_nothing_can_be_done_to_i
         screen.agent_pane.open_tab(4)
         screen._ask()
         screen.redraw()
-        await shows(pilot, "Compactions  1 pass")
+        await shows(pilot, "Compactions  1; Enter opens one")
         await pilot.press("tab", "down", "enter")
         await until(
             pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and "Before" in text_of(pilot)
         )
         assert "› replay 14:" in text_of(pilot).splitlines()[0]
         assert "› compaction" in text_of(pilot)
-        for key in ("u", "U", "R", "C"):
+        for key in ("u", "U", "C"):
             await pilot.press(key)
             await shows(pilot, "this is a replay")
         await pilot.press("escape")
@@ -277,12 +277,12 @@ async def test_a_session_that_goes_on_is_read_on_by_r(desk: Desk) -> None:
     async with desk.shown() as pilot:
         screen = await opened(pilot, desk, desk.session.id)
         count = len(screen.playback.times)
-        assert "newer events, r loads them" not in text_of(pilot)
+        assert "newer events; r loads them" not in text_of(pilot)
         desk.session.event("tool.done", "explorer1", "t-core", tool="read", at=desk.time + 1)
         desk.session.agent("explorer9", "late")
         desk.feed.wake()
         if screen._recording is not None and screen._recording.by_event:
-            await shows(pilot, "newer events, r loads them")
+            await shows(pilot, "newer events; r loads them")
         await pilot.press("r")
         await until(pilot, lambda: len(screen.playback.times) == count + 1)
 

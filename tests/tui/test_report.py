@@ -68,7 +68,7 @@ async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_
 @pytest.mark.parametrize(
     ("values", "call", "words"),
     [
-        ({"cost_usd": None, "unpriced_calls": 1}, {"cost_usd": None, "price_status": "unpriced"}, "cost unpriced no price is known for 1 call"),
+        ({"cost_usd": None, "unpriced_calls": 1}, {"cost_usd": None, "price_status": "unpriced"}, "cost unpriced price unknown for 1 call"),
         ({"cost_usd": 0.2}, {}, "cost $0.20 exact"),
     ],
 )  # fmt: skip
@@ -96,19 +96,19 @@ async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
             tool(desk.session, "explorer1", "bash", turn, status="running" if count == 5 else "done")
             desk.feed.wake()
             await shows(pilot, f"{count} call")
-        assert "1 open" in text_of(pilot)
+        assert "1 running" in text_of(pilot)
         desk.session.connection.execute(
             "UPDATE tool_calls SET status = 'error', is_error = 1 WHERE turn = 17"
         )
         desk.feed.wake()
         await shows(pilot, "5 calls, 1 error (exact)")
-        assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Statistics")[0]
+        assert "running" not in text_of(pilot).split("Tools", 1)[1].split("Statistics")[0]
 
 
 async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk) -> None:
     async with desk.shown(size=TALL, row="task:t-survey") as pilot:
         await pilot.press("i")
-        await shows(pilot, "this task has not been given to an agent yet")
+        await shows(pilot, "not assigned to an agent yet")
 
 
 async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) -> None:
@@ -146,7 +146,7 @@ async def test_a_report_shows_what_is_missing_and_that_no_call_was_made(desk: De
         assert isinstance(live, LiveScreen)
         live.plan.select("task:t-docs")
         await pilot.press("i")
-        await shows(pilot, "Receipt", "missing: notes", "ended without any call")
+        await shows(pilot, "Receipt", "missing: notes", "ended without a tool call")
         assert "\x1b" not in text_of(pilot)
 
 
@@ -169,7 +169,7 @@ async def test_a_task_that_ended_without_a_call_is_counted_and_reached_by_e(desk
     )
     for agent in ("explorer3", "writer01"):
         session.message(agent, "assistant", [{"type": "text", "text": f"I fixed `src/a.py`. {HOSTILE}"}])
-    async with desk.shown("✓ 2 ", "check: ended without any call") as pilot:
+    async with desk.shown("✓ 2 ", "check: ended without a tool call") as pilot:
         seen = set()
         for _ in range(4):
             await pilot.press("e")
@@ -188,7 +188,7 @@ async def test_the_report_of_an_imported_session_ends_with_its_last_words_and_sh
     import_log(database, tmp_path, run)
     async with Desk(database, run).shown("READ-ONLY") as pilot:
         await pilot.press("i")
-        await shows(pilot, "All tests pass; the cache keeps its entries.", "Last words")
+        await shows(pilot, "All tests pass; the cache keeps its entries.", "Last message")
         await pilot.press("escape", "2", "k", "k", "enter")
         await shows(pilot, "OrderedDict()")
         assert "No newline" not in text_of(pilot)
@@ -214,7 +214,10 @@ async def test_the_outcome_is_the_first_thing_on_the_screen_when_a_run_has_ended
     end_run(desk.session, "done", OUTCOME)
     output(desk.session, "explorer3", "docs/plan.md")
     desk.host_pid = None
-    async with desk.shown("Outcome", size=size) as pilot:
+    async with desk.shown("✓ done — The parser is fixed", size=size) as pilot:
+        if size == (80, 24):
+            await pilot.press("3")
+        await shows(pilot, "Outcome")
         said = " ".join(text_of(pilot).split())
         assert "The parser is fixed" in said
         assert "✓ done — The parser is fixed" in said

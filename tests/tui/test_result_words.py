@@ -113,12 +113,12 @@ def test_what_only_programs_read_is_folded_into_words() -> None:
     ) == ("revision 1, 1 task")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+@pytest.mark.parametrize("size", [(80, 24), (170, 60)])
 async def test_names_take_the_room_that_there_is_and_a_cut_one_says_so(desk, size):
     name = "explore-every-vendored-package-and-its-reason"
     desk.session.task("t-long", "Explore", name=name, agent="explorer2", needs=("t-core",))
     async with desk.shown("explore-every", size=size) as pilot:
-        await until(pilot, lambda: (name in text_of(pilot)) is (size[0] == 200), seconds=5)
+        await until(pilot, lambda: (name in text_of(pilot)) is (size[0] == 170), seconds=5)
         line = next(line for line in text_of(pilot).split("\n") if "explore-every" in line)
         assert name in line or "…" in line
         assert "t-core" not in text_of(pilot)

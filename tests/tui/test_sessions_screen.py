@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
 from tests.tui.fake_store import FakeSession
+from textual.pilot import Pilot
 
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.search.messages import list_sessions, search_messages
+from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.widgets.sessions import tags_of
 
 
@@ -19,6 +22,11 @@ def add_session(desk: Desk, session_id: str, goal: str, **values: object) -> Fak
     )
     session.agent(f"{session_id}-p", "planner", parent_agent_id=None, role="planner")
     return session
+
+
+def left_at(pilot: Pilot[int]) -> tuple[str, ...]:
+    assert isinstance(pilot.app, WatchkeeperApp)
+    return pilot.app.left_at
 
 
 @pytest.mark.parametrize("screen", ["live", "sessions"])
@@ -51,6 +59,32 @@ async def test_every_session_is_listed_with_its_state_and_figures_in_the_order_o
         )
 
 
+async def test_own_live_runs_come_first_unless_another_order_is_chosen(desk: Desk) -> None:
+    add_session(desk, "newer234", "a later run", status="done", last_active=desk.time + 60)
+    add_session(
+        desk, "theirs23", "their session", origin="codex", status="running", last_active=desk.time + 90
+    )
+    async with desk.shown("their session", screen="sessions") as pilot:
+        names = ["migrate billing", "their session", "a later run"]
+        await until(pilot, lambda: sorted(names, key=text_of(pilot).index) == names)
+        await pilot.press("o")
+        await shows(pilot, "created ↓")
+
+
+async def test_what_is_left_is_remembered_with_the_way_to_it(desk: Desk) -> None:
+    async with desk.shown("explorer-1", row="task:t-core") as pilot:
+        await pilot.press("3", "s")
+        await shows(pilot, "live (pid 991)")
+        await pilot.press("q")
+        assert left_at(pilot) == ("sessions",)
+    async with desk.shown("explorer-1", row="task:t-core") as pilot:
+        await pilot.press("3", "q", "l")
+        session, agent, tab = left_at(pilot)
+        assert session.startswith("migrate billing")
+        assert agent.startswith("agent explorer-1")
+        assert tab
+
+
 async def test_enter_opens_the_selected_session_and_esc_goes_back_to_it(desk: Desk) -> None:
     other = add_session(desk, "older234", "nightly audit", status="done", last_active=desk.time - 90_000)
     other.task("t-audit", "Audit the books")
@@ -80,12 +114,12 @@ async def test_a_search_finds_goals_facts_and_messages_as_one_types_and_says_whe
         await pilot.press("slash", "ctrl+u", *"zürich", "enter")
         await shows(pilot, "found in planner #1", "blue safe", without="migrate billing")
         await pilot.press("slash", "ctrl+u", *"zebra")
-        await shows(pilot, "no session has these words")
+        await shows(pilot, "no matching sessions")
         await pilot.press("ctrl+u", *'"%_*(', "enter")
-        await shows(pilot, "nothing found")
+        await shows(pilot, "no matches")
         for search in ("state:bogus", "cost>abc"):
             pilot.app.screen.reload(search)  # type: ignore[attr-defined]
-            await shows(pilot, f"! {search}:", without="NOT READ")
+            await shows(pilot, f"! {search}:", without="NOT UPDATED")
 
 
 async def test_a_database_that_goes_away_is_said_and_what_was_read_stays(desk: Desk, database: Path) -> None:
@@ -100,7 +134,7 @@ async def test_a_damaged_database_is_one_clear_line(desk: Desk, database: Path, 
     broken.write_bytes(b"not a database at all" * 100)
     desk.path = broken
     async with desk.shown() as pilot:
-        await shows(pilot, "damaged or no SQLite database")
+        await shows(pilot, "damaged, or not a SQLite database")
 
 
 async def test_as_one_types_the_newest_comes_first_and_on_enter_a_name_and_then_the_best_match(desk):
@@ -145,7 +179,7 @@ async def test_as_one_types_the_newest_comes_first_and_on_enter_a_name_and_then_
 def test_filters_narrow_the_list(desk: Desk, search: str, found: list[str]) -> None:
     add_session(desk, "older234", "nightly audit", status="paused", cost_usd=22.4, tags='["nightly"]', model="x/opus", user_id="ann",
                 last_active=desk.time - 400_000)  # fmt: skip
-    assert [each.id for each in list_sessions(desk.session.connection, search)] == found
+    assert [each.id for each in list_sessions(Queries(desk.session.connection), search)] == found
 
 
 def test_a_search_of_messages_stops_when_its_time_is_over(desk: Desk) -> None:
@@ -192,5 +226,7 @@ async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached
 
 def test_tags_are_shown_as_they_were_given(desk: Desk) -> None:
     row = add_session(desk, "tagged23", "g", tags=json.dumps(["漢字", "a,b", 'say "so"', "\x1b[2Jx"]))
-    listed = next(line for line in list_sessions(desk.session.connection, "", 10) if line.id == row.id)
+    listed = next(
+        line for line in list_sessions(Queries(desk.session.connection), "", 10) if line.id == row.id
+    )
     assert tags_of(listed) == ("漢字", "a,b", 'say "so"', "·x")

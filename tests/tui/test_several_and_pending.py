@@ -71,7 +71,7 @@ MARKED = ("task:t-core", "task:t-more", "task:t-docs")
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
-        (["p"], "pause"), (["N", "y"], "pause"), (["m", *"hurry", "enter"], "steer"),
+        (["p"], "pause"), (["H", "y"], "pause"), (["m", *"hurry", "enter"], "steer"),
         (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo"),
     ],
 )  # fmt: skip
@@ -89,7 +89,7 @@ async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(d
 
 @pytest.mark.parametrize(
     ("keys", "kind", "tasks"), [(["R", "y"], "rerun", ["t-core", "t-more", "t-docs"]),
-     (["F", "y"], "rerun", ["t-core", "t-more", "t-docs"]), (["X", "y"], "cancel", ["t-core", "t-more"])],
+     (["Z", "y"], "rerun", ["t-core", "t-more", "t-docs"]), (["X", "y"], "cancel", ["t-core", "t-more"])],
 )  # fmt: skip
 async def test_tasks_that_are_marked_are_run_again_or_cancelled_together(desk, keys, kind, tasks):
     desk.session.agent("explorer4", "explorer-4")
@@ -152,4 +152,4 @@ async def test_a_frozen_view_of_a_dead_run_does_not_say_that_it_goes_on(desk: De
     desk.host_pid = None
     async with desk.shown("STOPPED", size=WIDE) as pilot:
         await pilot.press("f")
-        await shows(pilot, "the view is frozen; f unfreezes it")
+        await shows(pilot, "view frozen; f unfreezes it")

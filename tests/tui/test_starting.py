@@ -31,7 +31,7 @@ def a_new_run(desk: Desk, **values: object) -> None:
 async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there(desk, size):
     a_new_run(desk)
     async with desk.shown("OPENING", "Starting the background process…", size=size) as pilot:
-        assert "has not been given to an agent" not in text_of(pilot)
+        assert "not assigned to an agent" not in text_of(pilot)
         desk.host_pid = 77
         desk.session.set(host_pid=77)
         desk.feed.wake()
@@ -46,7 +46,7 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
 async def test_a_run_whose_host_never_came_says_how_to_start_another(desk: Desk) -> None:
     a_new_run(desk, created_at=desk.time - 60)
     async with desk.shown() as pilot:
-        await shows(pilot, "STOPPED", "r starts another")
+        await shows(pilot, "STOPPED", "r resumes the run")
 
 
 THREE_SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -84,14 +84,14 @@ async def test_without_a_database_and_logs_the_welcome_offers_the_demo_and_a_run
     desk.path = tmp_path / "none.db"
     app = desk.app(discover=lambda: Discovery())
     async with app.run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "no logs of Claude Code")
+        await shows(pilot, "no logs from Claude Code")
         shown = text_of(pilot)
         assert "try the demo" in shown
         assert "start a run" in shown
         assert "watch the newest" not in shown
         await pilot.press("w", "d")
-        await shows(pilot, "no demo: offline/surveyor would overwrite")
-        await pilot.press("r")
+        await shows(pilot, "demo failed: offline/surveyor would overwrite")
+        await pilot.press("ctrl+n")
         await shows(pilot, "Budget, USD")
     assert not desk.path.exists()
 
@@ -135,7 +135,7 @@ async def test_a_run_is_started_as_typed_after_it_was_confirmed_and_a_refusal_is
         await shows(pilot, "Start: audit it", "up to $2")
         assert not asked
         await pilot.press("y")
-        await shows(pilot, "not started: no key")
+        await shows(pilot, "start failed: no key")
         await pilot.press("ctrl+s", "y")
         await until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen))
     assert (
@@ -179,9 +179,9 @@ async def test_models_folders_and_what_roles_ask_for_are_chosen_from_lists(desk,
         await pilot.press("down", "escape", "down", "enter", "tab", "tab")
         await shows(pilot, "x/dear")
         await pilot.press("down", "enter", "ctrl+s")
-        await shows(pilot, "with openai-chat/qwen3:8b, without a limit")
+        await shows(pilot, "with openai-chat/qwen3:8b, no cost limit")
         await pilot.press("y")
-        await shows(pilot, "not started: refused")
+        await shows(pilot, "start failed: refused")
     assert requests == [
         RunRequest("audit", "/srv/billing", "openai-chat/qwen3:8b", allow_models=("x/dear",), base_url="http://127.0.0.1:11434")
     ]  # fmt: skip
@@ -224,7 +224,7 @@ async def test_hostile_text_of_logs_and_of_a_session_that_is_continued_stays_tex
     app = desk.app(discover=lambda: Discovery((logs,), (attack,), (attack,)))
     app.driver_class = Recorder
     async with app.run_test(headless=False, size=(120, 40)) as pilot:
-        await shows(pilot, "Programs", "live")
+        await shows(pilot, "Found here", "1 live")
         app.push_screen(StartScreen(goal=attack, from_session="x", name=attack, workspace=attack))
         await shows(pilot, "Budget, USD")
         await pilot.press("ctrl+s")

@@ -80,7 +80,7 @@ async def test_a_revision_is_filled_in_with_what_is_there_and_sends_what_was_cha
             "Write the survey", "explorer", "explorer-1, explorer-2", "survey",
         ]  # fmt: skip
         await pilot.press("ctrl+s")
-        await shows(pilot, "nothing was changed")
+        await shows(pilot, "no changes")
         assert desk.session.commands() == []
         await pilot.press("tab", "tab", "ctrl+u", *"explorer-1", "ctrl+s")
         await answer(pilot, desk, "applied", "t-survey is revised")
@@ -93,7 +93,7 @@ async def test_a_revision_is_filled_in_with_what_is_there_and_sends_what_was_cha
 async def test_a_drop_names_what_depends_on_the_task_and_takes_a_reason(desk: Desk) -> None:
     async with desk.shown(row="task:t-tui") as pilot:
         await pilot.press("D")
-        await shows(pilot, "Drop explorer-2", "1 task depends on it and runs without it: t-survey", "y yes")
+        await shows(pilot, "Drop explorer-2", "1 dependent task will run without it: t-survey", "y yes")
         await pilot.press("m")
         await form(pilot)
         await pilot.press(*"late", "ctrl+s")
@@ -107,7 +107,7 @@ async def test_a_drop_names_what_depends_on_the_task_and_takes_a_reason(desk: De
     assert last(desk)[2] == {"act": "drop", "arguments": {"task": "t-tui"}}
 
 
-@pytest.mark.parametrize(("key", "fresh"), [("R", False), ("F", True)])
+@pytest.mark.parametrize(("key", "fresh"), [("R", False), ("Z", True)])
 async def test_a_re_run_takes_a_message_and_keeps_the_choice_of_the_memory(desk, key, fresh):
     async with desk.shown(row="task:t-docs") as pilot:
         await pilot.press(key)
@@ -139,11 +139,11 @@ async def test_a_re_run_with_a_message_starts_a_host_where_none_runs(desk: Desk)
         ({"name": "x", "instructions": " "}, "the instructions are empty"),
         (
             {"name": "x", "instructions": "x", "role": "nobody"},
-            "there is no role 'nobody'; there are coder, explorer",
+            "unknown role 'nobody'; use one of coder, explorer",
         ),
         (
             {"name": "x", "instructions": "x", "needs": "explorer-1, t-none"},
-            "there is no other task 't-none'",
+            "unknown task 't-none'",
         ),
     ],
 )
@@ -171,9 +171,9 @@ async def test_a_refused_command_is_said_in_one_line_and_can_be_corrected(desk, 
         await until(pilot, lambda: screen.typed("title") == "Write the survey")
         await pilot.press(*" now")
         if by == "submit":
-            desk.control.fails = BadInput("refused: these tasks depend on each other in a circle: a, b")
+            desk.control.fails = BadInput("refused: these tasks form a dependency cycle: a, b")
             await pilot.press("ctrl+s")
-            await shows(pilot, "✗ refused: these tasks depend on each other in a circle: a, b")
+            await shows(pilot, "✗ refused: these tasks form a dependency cycle: a, b")
             desk.control.fails = None
         else:
             await pilot.press("ctrl+s")
@@ -202,14 +202,14 @@ async def test_what_changes_while_a_form_is_open_refuses_it_and_keeps_the_text(d
             desk.host_pid = None
         desk.session.event("task.running", None, "t-survey")
         desk.feed.wake()
-        reason = "t-survey is running" if what == "task" else "the run is over"
+        reason = "t-survey is running" if what == "task" else "the run has ended"
         await shows(pilot, f"not possible now: {reason}")
         await pilot.press("ctrl+s")
         await shows(pilot, "your text is kept")
         assert screen.typed("title") == "Write the survey now"
         assert desk.session.commands() == []
         await pilot.press("escape")
-        await shows(pilot, "What you typed is lost")
+        await shows(pilot, "Your input will be lost")
         await pilot.press("n")
         assert screen.typed("title") == "Write the survey now"
         await pilot.press("escape", "y")
@@ -221,8 +221,8 @@ async def test_what_changes_while_a_form_is_open_refuses_it_and_keeps_the_text(d
     ("changed", "reason"),
     [
         ({"origin": "claude-code"}, "imported sessions are read-only"),
-        ({"status": "done"}, "the run is over; R runs a task of it again"),
-        ({"status": "failed"}, "the run has failed; r resumes it"),
+        ({"status": "done"}, "the run has ended; R re-runs a task"),
+        ({"status": "failed"}, "the run failed; r resumes it"),
     ],
 )
 async def test_sessions_that_cannot_be_edited_do_not_offer_it_and_say_why(desk, key, changed, reason):
@@ -273,4 +273,4 @@ async def test_several_marked_tasks_are_not_revised_at_once(desk: Desk) -> None:
         await pilot.press("space")
         await choose(pilot, "task:t-survey")
         await pilot.press("space", "V")
-        await shows(pilot, "one task at a time")
+        await shows(pilot, "select only one task")

@@ -122,7 +122,7 @@ async def test_each_session_has_one_row_and_its_state_as_its_terminal_has_it(des
     terminals.has("fresh", "compacting", "auto")
     terminals.has("broken", "failed", "rate limit reached")
     terminals.has("quiet", "busy", changed_at=NOW - 400)
-    terminals.has("gone", "ended", "the process ended without a word")
+    terminals.has("gone", "ended", "the process ended unexpectedly")
     async with desk.shown(size=(160, 40), screen="fleet") as pilot:
         screen = await fleet(pilot, "broken")
         shown = text_of(pilot)
@@ -167,7 +167,7 @@ async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(desk, 
         terminals.has("shop", "waiting", "permission: Bash")
         terminals.has("idle1", "idle")
         terminals.asks("shop")
-        await shows(pilot, "? terminal shop wants to run")
+        await shows(pilot, "? terminal shop wants to " + ("run" if size[0] > 80 else "…"))
         for _ in range(10):
             await pilot.press("e")
             if isinstance(pilot.app.screen, FleetScreen):
@@ -196,14 +196,14 @@ async def test_an_answer_is_sent_and_then_confirmed(desk, terminals, keys, wante
             assert words in text_of(pilot)
         assert "Always" not in text_of(pilot)
         await pilot.press("a")
-        await shows(pilot, "allowed once")
+        await shows(pilot, "here you can only allow once")
         await pilot.press(*keys)
         await until(pilot, lambda: terminals.answer(question) is not None)
         assert terminals.answer(question) == wanted
         desk.feed.wake()
         await shows(pilot, "◔ sent")
         await pilot.press("a")
-        await shows(pilot, "is not confirmed yet")
+        await shows(pilot, "not confirmed yet")
         terminals.has("shop", "busy")
         terminals.ends(question, "allowed" if wanted["behavior"] == "allow" else "denied")
         await shows(pilot, "confirmed by its program", without="◔ sent")
@@ -221,11 +221,11 @@ async def test_y_counts_after_the_end_and_the_question_ends_with_its_process(des
         await shows(pilot, "scroll to the end first")
         assert terminals.answer(question) is None
         assert not set("\x1b\u202e\u200b") & set(text_of(pilot))
-        terminals.has("shop", "ended", "the process ended without a word")
+        terminals.has("shop", "ended", "the process ended unexpectedly")
         terminals.ends(question, "")
         await until(
             pilot,
-            lambda: isinstance(pilot.app.screen, FleetScreen) and "the question is gone" in text_of(pilot),
+            lambda: isinstance(pilot.app.screen, FleetScreen) and "no longer pending" in text_of(pilot),
         )
 
 
@@ -238,11 +238,11 @@ async def test_multiple_choice_questions_are_answered_one_after_the_other(desk, 
         await pilot.press("e", "a")
         await until(pilot, lambda: isinstance(pilot.app.screen, ExternalQuestionScreen))
         for words in (
-            "Which colour?", "1) Red  warm", "2) Blue  cold", "Which sizes?", "several may be chosen",
+            "Which colour?", "1) Red  warm", "2) Blue  cold", "Which sizes?", "choose one or more",
         ):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press("y", "2")
-        await shows(pilot, "numbers, or your own words")
+        await shows(pilot, "numbers or your own answer")
         await pilot.press(*"1,3", "enter")
         await until(pilot, lambda: terminals.answer(question) is not None)
         answers = {"Which colour?": "Blue", "Which sizes?": "S, L"}
@@ -275,7 +275,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         await until(pilot, lambda: "○ idle" in text_of(pilot) or "idle" in text_of(pilot))
         assert "silent" not in text_of(pilot)
         await pilot.press("a")
-        await shows(pilot, "asks no question")
+        await shows(pilot, "`claude -p` never asks")
         terminals.has("shop", "waiting", "permission: Bash", imported="claude23")
         await shows(pilot, "? main asks")
         assert "terminal shop" not in text_of(pilot)
@@ -294,7 +294,7 @@ async def test_an_imported_session_is_one_with_its_terminal(desk: Desk, terminal
         app = pilot.app
         assert isinstance(app, WatchkeeperApp)
         app.open_session("claude23", read_only=True)
-        await shows(pilot, "every action is refused")
+        await shows(pilot, "actions are not available")
         await pilot.press("a")
         await shows(pilot, "imported sessions are read-only")
 
@@ -320,11 +320,11 @@ async def test_what_a_compaction_drops_is_read_and_the_next_is_told_what_to_keep
         await pilot.press("home", "c")
         await shows(pilot, "keep the port 8080")
         shown = text_of(pilot)
-        assert "What the compaction of shop drops" in shown
+        assert "Dropped by the compaction of shop ─" in shown
         assert "I keep it" in shown
         assert not [words for words in ("long ago", "helper's", "the summary", "\x1b") if words in shown]
         await pilot.press("escape", "i", *"ports", "enter")
-        await shows(pilot, "sent with its next compactions")
+        await shows(pilot, "instructions set for its next compactions")
         assert (terminals.folder / "instructions" / "shop").read_text() == "ports\n"
         await pilot.press("i")
         await until(pilot, lambda: pilot.app.screen.query_one("#prompt-line").value == "ports")  # type: ignore[attr-defined]
@@ -341,7 +341,7 @@ async def test_hostile_names_and_reasons_do_nothing(desk: Desk, terminals: Termi
     terminals.asks("evil", f"Tool{HOSTILE}", {HOSTILE: [HOSTILE]})
     terminals.asks("evil2", "AskUserQuestion", {"questions": [{"question": HOSTILE, "options": "none"}]}, "b")
     async with desk.shown("terminal") as pilot:
-        await pilot.press("W")
+        await pilot.press("S")
         await fleet(pilot, "question")
         for _ in range(2):
             await pilot.press("e", "a")

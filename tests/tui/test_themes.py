@@ -54,7 +54,7 @@ def test_a_users_theme_replaces_a_shipped_one_of_its_name(tmp_path: Path) -> Non
         ('[screen]\nprimary = "#000000"\n[roles]\nworkin = "red"\n', "unknown role 'workin'"),
         (
             '[screen]\nprimary = "#000000"\n[roles]\nworking = "no-colour"\n',
-            "'no-colour' is neither a colour",
+            "'no-colour' must be a colour",
         ),
         ('[screen]\nmain = "#000000"\n', "unknown key 'main'"),
         ('title = "x"\n', "needs at least `primary`"),

@@ -14,13 +14,13 @@ from watchkeeper_tui.screens.live import LiveScreen
 
 WAYS = [
     ("task:t-core", ["p"], "/pause", "Pause", [], ("pause", "explorer1", None, {})),
-    ("task:t-core", ["N"], "/pause now", "Pause now", ["y"], ("pause", "explorer1", None, {"now": True})),
+    ("task:t-core", ["H"], "/pause now", "Pause now", ["y"], ("pause", "explorer1", None, {"now": True})),
     ("task:t-core", ["P"], "/pause run", "Pause run", ["y"], ("pause", None, None, {})),
     ("task:t-tui", ["r"], "/resume", "Resume", [], ("resume", "explorer2", None, {})),
     ("task:t-core", ["X"], "/cancel", "Cancel", ["y"], ("cancel", None, "t-core", {})),
     ("agent:planner1", ["X"], "/cancel run", "Cancel run", ["y"], ("cancel", None, None, {})),
     ("task:t-docs", ["R"], "/rerun", "Re-run", ["y"], ("rerun", None, "t-docs", {"fresh": False})),
-    ("task:t-docs", ["F"], "/rerun fresh", "Re-run fresh", ["y"], ("rerun", None, "t-docs", {"fresh": True})),
+    ("task:t-docs", ["Z"], "/rerun fresh", "Re-run fresh", ["y"], ("rerun", None, "t-docs", {"fresh": True})),
     ("task:t-core", ["C"], "/compact", "Compact", ["y"], ("compact", "explorer1", None, {})),
     ("task:t-core", ["C", "i", *"short", "enter"], "/compact short", "Compact with instructions", ["y"],
      ("compact", "explorer1", None, {"instructions": "short"})),
@@ -74,5 +74,5 @@ async def answered(pilot: Pilot[int], keys: list[str]) -> None:
 async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(desk, line):
     async with desk.shown(row="task:t-core") as pilot:
         await pilot.press("colon", "ctrl+u", *line, "enter")
-        await shows(pilot, f"{line.split()[0]} takes ")
+        await shows(pilot, f":{line.split()[0][1:]} takes ")
         assert desk.session.commands() == []

@@ -62,7 +62,7 @@ async def test_a_fault_while_reading_is_shown_and_not_swallowed(desk, monkeypatc
         with monkeypatch.context() as broken:
             broken.setattr(SessionSnapshotReader, "read", lambda *_: 1 / 0)
             desk.feed.wake()
-            await shows(pilot, "an internal error of the dashboard (ZeroDivisionError")
+            await shows(pilot, "internal dashboard error (ZeroDivisionError")
         await shows(pilot, without="ZeroDivisionError")
 
 
@@ -96,7 +96,7 @@ async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(d
             Path(f"{desk.path}{suffix}").unlink()
         desk.time += 20
         await until(
-            pilot, lambda: "! NOT READ" in text_of(pilot) and " ! " in text_of(pilot).splitlines()[-2]
+            pilot, lambda: "! NOT UPDATED" in text_of(pilot) and " ! " in text_of(pilot).splitlines()[-2]
         )
 
 

@@ -7,7 +7,8 @@ from tests.tui.conftest import Desk, shows
 from tests.tui.fake_store import insert
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.snapshot import CompactionFacts, SessionSnapshotReader, Undone
+from watchkeeper.store.projection import CompactionFacts
+from watchkeeper.store.snapshot import SessionSnapshotReader, Undone
 
 
 def views(desk: Desk, *parents: int | None) -> None:

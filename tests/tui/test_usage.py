@@ -51,7 +51,7 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
     async with spent.shown("explorer-1") as pilot:
         await pilot.press("dollar_sign")
         # 9 days: 1.5 to 9.5 and nine times 0.5.
-        await shows(pilot, "all $54.00+", "today $2.00")
+        await shows(pilot, "total $54.00+", "today $2.00")
         for key, first in (
             ("w", "2026-09-21"), ("M", "2026-09"), ("m", "claude-sonnet-5"), ("p", "/srv/billing"),
             ("o", "run"),
@@ -89,7 +89,7 @@ async def test_c_divides_the_cost_by_class(spent, monkeypatch, size):
         await pilot.press("dollar_sign", "m", "c")
         await shows(pilot, "opus-4-6", "1 h", "$0.45")
         line = next(line for line in text_of(pilot).splitlines() if "opus-4-6 " in line and "$" in line)
-        # Nine calls: input, output, read, written for 5 minutes and for an hour, and nothing else.
+        # Nine calls: input, output, read, written (5 min TTL)utes and for an hour, and nothing else.
         assert re.findall(r"\$[\d.]+|(?<= )-(?= )", line) == [
             "$0.90", "$2.25", "$0.18", "$0.45", "$0.72", "-", "$4.50",
         ]  # fmt: skip
@@ -109,11 +109,11 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(spent, monkeypatc
     spent.session.connection.execute("UPDATE model_calls SET cache_read_tokens = 20000")
     async with spent.shown("explorer-1") as pilot:
         await pilot.press("T")
-        await shows(pilot, "context: tokens of each prompt", "9 calls")
+        await shows(pilot, "context: tokens per prompt", "9 calls")
         await pilot.press("2")
-        await shows(pilot, "read from the cache")
+        await shows(pilot, "read from cache")
         await pilot.press("tab")
-        await shows(pilot, "US dollars so far", "1 compaction", "output $")
+        await shows(pilot, "cumulative cost in US dollars", "1 compaction", "output $")
         parts = [
             float(each)
             for each in re.findall(r"(?:cache|min|1 h|input|output|other) \$([\d.]+)", text_of(pilot))
@@ -122,7 +122,7 @@ async def test_an_agent_and_all_below_it_are_charted_over_time(spent, monkeypatc
         assert sum(parts) == pytest.approx(49.5, abs=0.02)
         await pilot.press("escape", "g", "T")
         # The planner: all agents below it, one with a hostile model and no price.
-        await shows(pilot, "4 agents below", "10 calls")
+        await shows(pilot, "planner and 4 sub-agents", "10 calls")
         spent.session.call("explorer1", started_at=NOW + 5, cost_usd=2.0)
         spent.time = NOW + 600  # charts that take long to draw are read again later
         spent.session.event("model.replied", "explorer1", at=NOW + 9)
@@ -157,7 +157,7 @@ async def test_the_other_charts_are_drawn_before_their_key_is_pressed(spent, mon
             raise AssertionError("a chart was drawn while its key waited")
 
         monkeypatch.setattr("textual_plotext.plot.Plot.build", build)
-        for title in ("tokens per minute;", "US dollars so far", "context: tokens"):
+        for title in ("tokens per minute, linear", "cumulative cost in US dollars", "context: tokens"):
             await pilot.press("tab")
             await shows(pilot, title)
 
@@ -168,7 +168,7 @@ async def test_the_bars_of_a_run_of_a_minute_are_all_there(spent: Desk) -> None:
         spent.session.call("explorer1", started_at=NOW + number, input_tokens=1000)
     async with spent.shown("explorer-1") as pilot:
         await pilot.press("T", "2")
-        await shows(pilot, "60 calls", "per minute;")
+        await shows(pilot, "60 calls", "tokens per minute, linear scale")
         bottom = max(line for line in text_of(pilot).splitlines() if line.lstrip().startswith("0┤"))
         # As many calls in each part of the minute: bars from edge to edge, with at most one cell between two.
         assert not re.search(r"█ {2,}█", bottom)

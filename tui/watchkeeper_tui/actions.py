@@ -1,378 +1,72 @@
-"""What a person can do, as data: key, label, reason why not here, preview, and the commands that it writes.
+"""The table of what a person can do in the dashboard: one row each, and no other list of it.
 
-Lower-case keys are safe and act immediately. Capitals cost money or data: they first show what they would do,
-and ask for `y` or `n`. An action never changes an agent: it writes commands, which the
-host applies or refuses.
+Bindings, the footer, the help, the palette, the commands of `:` and the menu of the mouse are made from it. To add an
+action, add one row and one function: a method `action_NAME` of the screen, or `requests`, which makes the commands that
+the row writes. A row has one key on all screens; `tests/tui/test_keymap.py` proves that no two rows that are active
+together have the same one.
+
+Lower-case keys are safe and act immediately. Capitals cost money or data, or go far: those that cost first show what they
+would do, and ask for `y` or `n`. An action never changes an agent: it writes commands, which the host applies or refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from watchkeeper.records.text import message_numbers
-from watchkeeper.store.imports import imported_from
-from watchkeeper.store.snapshot import AgentFacts, ApprovalFacts, CompactionFacts, TaskFacts
-from watchkeeper_tui import formatting
-from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import SessionState, Snapshot
+from textual.binding import Binding, BindingType
+from textual.keys import KEY_NAME_REPLACEMENTS, Keys, _character_to_key, key_to_character
 
-OPENED_READ_ONLY = "opened read-only"
-"""Why a session is only looked at that the user opened so."""
+from watchkeeper_tui import requests as do
+from watchkeeper_tui.requests import Request, Target
+from watchkeeper_tui.snapshot import SessionState
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Who an action is about: the selected row, or the marked ones."""
-
-    snapshot: Snapshot
-    agents: tuple[AgentFacts, ...] = ()
-    tasks: tuple[TaskFacts, ...] = ()
-    """The tasks of the rows, also those that no agent has yet."""
-    read_only: str = ""
-    """Why the session is only looked at; empty where it is not."""
-
-    @property
-    def agent(self) -> AgentFacts | None:
-        return self.agents[0] if self.agents else None
-
-    @property
-    def hosted(self) -> bool:
-        """A process drives the session now."""
-        return self.snapshot.host_pid is not None
-
-    @property
-    def pausing(self) -> tuple[AgentFacts, ...]:
-        """The agents that received a pause and still work."""
-        return tuple(agent for agent in self.agents if agent.id in self.snapshot.pausing)
-
-    @property
-    def not_ours(self) -> str:
-        """Why nothing can be controlled here: another program ran the session, or it is only looked at; empty
-        where it can."""
-        session = self.snapshot.session
-        program = imported_from(session.origin) if session is not None else None
-        if program:
-            return f"imported sessions are read-only (from {program})"
-        if self.read_only == OPENED_READ_ONLY:
-            return "the session is open read-only; press s, then Enter opens it to act on it"
-        return f"{self.read_only}: nothing can be done here" if self.read_only else ""
-
-    @property
-    def names(self) -> str:
-        """The names of the agents, or of the tasks, for a sentence."""
-        if len(self.agents) > 3:
-            return formatting.plural(len(self.agents), "agent")
-        if self.agents:
-            return ", ".join(sanitize(agent.label) for agent in self.agents)
-        return ", ".join(clip(sanitize(task.label), 40) for task in self.tasks) or "nothing"
-
-    @property
-    def approvals(self) -> tuple[ApprovalFacts, ...]:
-        """The questions of these agents; else those of the session."""
-        mine = {agent.id for agent in self.agents}
-        questions = self.snapshot.approvals
-        return tuple(each for each in questions if each.agent_id in mine) or questions
+EVERYWHERE = "everywhere"
+ACT, OPEN, LOOK, FIND, KEEP, MOVE = "Act", "Open", "Look around", "Find", "Keep", "Move"
+"""Parts of the help, in this order. What moves is not in the palette."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One command to write."""
+class On(NamedTuple):
+    """What is different on one screen; empty: as everywhere."""
 
-    kind: str
-    agent_id: str | None = None
-    task_id: str | None = None
-    payload: dict[str, Any] = field(default_factory=dict)
-    about: str = ""
-    """For the status line: `pause fix-bytes`."""
-
-
-def target_of(
-    snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]], *, read_only: str = ""
-) -> Target:
-    """The target that rows of the plan stand for, each agent and task once and as it is now."""
-    agents: dict[str, AgentFacts] = {}
-    tasks: dict[str, TaskFacts] = {}
-    for agent, task in rows:
-        if agent is not None:
-            agents.setdefault(agent.id, snapshot.agent(agent.id) or agent)
-        if task is None and agent is not None:
-            task = snapshot.task(agent.task_id)
-        if task is not None:
-            tasks.setdefault(task.id, snapshot.task(task.id) or task)
-    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()), read_only)
-
-
-def is_planner(target: Target) -> bool:
-    """The planner alone is meant, which has no task: what would end it is the end of the run."""
-    session = target.snapshot.session
-    agent = target.agent
-    return (
-        len(target.agents) == 1
-        and not target.tasks
-        and session is not None
-        and agent is not None
-        and (agent.id == session.planner_agent_id)
-    )
-
-
-def cancellable(target: Target) -> list[TaskFacts]:
-    """The tasks that have not ended."""
-    return [task for task in target.tasks if task.status not in ("done", "failed", "cancelled", "dropped")]
-
-
-def budget_of(text: str) -> tuple[str, float | None]:
-    """A budget's kind and amount as typed; None lifts it.
-
-    Raises:
-        ValueError: the amount is no number.
-    """
-    kind, _, amount = text.strip().partition(" ")
-    wanted = amount.strip()
-    return kind, None if wanted in ("none", "off", "") else float(wanted.lstrip("$").replace(",", ""))
-
-
-KEPT_SHARE = 0.2
-"""About the share of the window that a pass leaves verbatim."""
-SUMMARY_TOKENS = 2_048
-"""The longest summary that a pass asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionEstimate:
-    """A guess, to be labelled as one."""
-
-    tokens_now: int
-    tokens_left: int
-    tokens_fixed: int
-    """The part of both that no pass touches: the system prompt, the tools and the pinned."""
-    model: str
-    cost_usd: float | None
-    """None where nothing that has a price is known of the model."""
-    basis: str
-    """What the guess rests on, in words."""
-
-
-def estimate_compaction(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> CompactionEstimate:
-    """What compacting this agent now would leave and cost. `passes` are the session's, in any order.
-
-    What a pass is said to have made of how much is without the overhead, which stays.
-    """
-    now = agent.context_used
-    fixed = min(now, dict(agent.composition).get("overhead", 0))
-    ended = [
-        each
-        for each in passes
-        if each.status == "applied" and each.tokens_before and each.tokens_after is not None
-    ]
-    mine = [each for each in ended if each.agent_id == agent.id] or [
-        each for each in ended if each.model == agent.model
-    ]
-    before = sum(each.tokens_before or 0 for each in mine)
-    messages = dict(agent.composition).get("messages", now)
-    if before:
-        left = fixed + int((now - fixed) * sum(each.tokens_after or 0 for each in mine) / before)
-        whose = "its" if mine[0].agent_id == agent.id else "this model's"
-        basis = f"{whose} {formatting.plural(len(mine), 'earlier pass', 'earlier passes')}"
-    else:
-        kept = min(messages, int(agent.context_limit * KEPT_SHARE))
-        left = min(now, now - messages + kept + min(SUMMARY_TOKENS, messages - kept))
-        basis = "what is kept verbatim and the longest summary; there was no pass yet"
-    return CompactionEstimate(now, max(0, left), fixed, agent.model, _cost(agent, mine, messages), basis)
-
-
-def _cost(agent: AgentFacts, passes: Sequence[CompactionFacts], messages: int) -> float | None:
-    """By what earlier passes cost a token, else by what the agent's own calls did."""
-    priced = [each for each in passes if each.cost_usd is not None]
-    read = sum(each.tokens_before or 0 for each in priced)
-    if read:
-        return sum(each.cost_usd or 0.0 for each in priced) / read * agent.context_used
-    if agent.cost_usd is not None and agent.total_tokens:
-        return agent.cost_usd / agent.total_tokens * (messages + SUMMARY_TOKENS)
-    return None
-
-
-_TASK_ENDED = ("done", "failed", "cancelled", "dropped")
-
-
-def droppable(target: Target) -> list[TaskFacts]:
-    """The tasks that can be given up."""
-    return [task for task in target.tasks if task.status not in ("done", "dropped")]
-
-
-def cancel_lines(target: Target, text: str) -> list[str]:
-    """Which tasks would end."""
-    lines = [
-        f"Cancel {formatting.plural(len(cancellable(target)), 'task')}: "
-        + ", ".join(clip(sanitize(task.label), 40) for task in target.tasks)
-    ]
-    lines.append(
-        "Its agent stops at once; what it did is kept, and the planner is notified. r resumes it later."
-    )
-    return lines
-
-
-MOST_NAMES = 6
-"""Tasks that are named where several depend on one."""
-
-
-def dependents(target: Target) -> list[TaskFacts]:
-    """The tasks that depend on one of these and have not ended."""
-    ids = {task.id for task in target.tasks}
-    return [
-        task
-        for task in target.snapshot.tasks
-        if task.id not in ids and ids & set(task.depends_on) and task.status not in _TASK_ENDED
-    ]
-
-
-def drop_lines(target: Target, text: str) -> list[str]:
-    """Which tasks would be given up, and which run without them."""
-    tasks = droppable(target)
-    running = any(task.status == "running" for task in tasks)
-    lines = [
-        f"Drop {', '.join(clip(sanitize(task.label), 40) for task in tasks[:4])}"
-        + (f" and {len(tasks) - 4} more" if len(tasks) > 4 else "")
-        + ("; its agent stops at its next step" if running else "")
-    ]
-    after = dependents(target)
-    names = ", ".join(clip(sanitize(task.label), 40) for task in after[:MOST_NAMES])
-    more = f" and {len(after) - MOST_NAMES} more" if len(after) > MOST_NAMES else ""
-    depends = (
-        "1 task depends on it and runs" if len(after) == 1 else f"{len(after)} tasks depend on it and run"
-    )
-    lines.append(f"{depends} without it: {names}{more}" if after else "No task depends on it.")
-    if text.strip():
-        lines.append(f"Reason: {clip(sanitize(text), 160)}")
-    return lines
-
-
-def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
-    """Which tasks would run again, what their last attempt took, and what comes after them."""
-
-    def preview(target: Target, text: str) -> list[str]:
-        lines = []
-        for task in target.tasks[:4]:
-            agent = target.snapshot.agent(task.assigned_agent)
-            spent = (
-                f"; attempt {task.attempt} took {formatting.tokens(agent.total_tokens)} tok,"
-                f" {formatting.bill(agent)}"
-                if agent
-                else ""
-            )
-            lines.append(f"Re-run {clip(sanitize(task.label), 50)} as attempt {task.attempt + 1}{spent}")
-        names = {task.id: task for task in target.snapshot.tasks}
-        ids = {task.id for task in target.tasks}
-        later = [
-            each
-            for each in names.values()
-            if ids & set(each.depends_on) and each.status not in ("pending", "dropped")
-        ]
-        memory = (
-            "The new agent starts with an empty memory."
-            if fresh
-            else "The new agent keeps what the old one remembers."
-        )
-        lines.append(
-            memory
-            + (f" {formatting.plural(len(later), 'dependent task')} may run again too." if later else "")
-        )
-        if any(task.status in ("running", "paused") for task in target.tasks):
-            lines.append("The attempt that is under way is cancelled first.")
-        if text.strip():
-            lines.append(f"Message: {clip(sanitize(text), 160)}")
-        return lines
-
-    return preview
-
-
-HARDLY_LESS = 0.97
-"""A pass that would leave more of a context than this share is hardly worth its price."""
-
-
-def compact_lines(target: Target, text: str) -> list[str]:
-    """What a pass over each agent's context would free, and its cost, as far as both can be estimated."""
-    lines = []
-    for agent in target.agents[:4]:
-        guess = estimate_compaction(agent, target.snapshot.compactions)
-        price = "unpriced" if guess.cost_usd is None else f"about {formatting.money(guess.cost_usd)}"
-        left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
-        if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
-            left = "about as many: little can be freed yet"
-        window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
-        lines.append(
-            f"Compact {sanitize(agent.label)}: {formatting.tokens(guess.tokens_now)}{window} tok"
-            f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
-        )
-        if guess.tokens_fixed:
-            moving = f"{formatting.tokens(guess.tokens_now - guess.tokens_fixed)} → {formatting.tokens(guess.tokens_left - guess.tokens_fixed)}"
-            lines.append(
-                f"  messages and observations {moving}; system prompt and tools,"
-                f" {formatting.tokens(guess.tokens_fixed)}, stay"
-            )
-        lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
-    if len(target.agents) > 4:
-        lines.append(f"  and {len(target.agents) - 4} more")
-    lines.append("The messages stay stored, and u undoes it.")
-    if text.strip():
-        lines.append(f"Instructions: {clip(sanitize(text), 160)}")
-    return lines
-
-
-def _meanwhile(target: Target, agent: AgentFacts) -> str:
-    """What else goes on while the pass runs."""
-    if not target.hosted:
-        return "a background process is started for it alone"
-    return (
-        "it has ended, and keeps its result"
-        if agent.ended_at is not None
-        else "the agent keeps working meanwhile"
-    )
-
-
-def budget_lines(target: Target, text: str) -> list[str]:
-    """The limit wanted beside the one that holds; or what a budget is, where the text is none."""
-    now = (
-        ", ".join(
-            f"{sanitize(each.kind)} {each.amount:g}"
-            for each in target.snapshot.budgets
-            if each.task_id is None
-        )
-        or "none"
-    )
-    try:
-        kind, amount = budget_of(text)
-    except ValueError:
-        return [
-            "A budget is a kind and an amount: usd 5, tokens 2000000, turns 200, seconds 3600; `usd none`"
-            " lifts it"
-        ]
-    wanted = "no limit" if amount is None else f"{amount:g}"
-    return [
-        f"Set the run's budget: {sanitize(kind)} {wanted} (now: {now})",
-        "Reaching it pauses the run; everything done is kept.",
-    ]
-
-
-RESUMABLE_RUN = (SessionState.PAUSED, SessionState.DEAD, SessionState.FAILED)
-"""Where nothing drives the run, and `wk resume` would."""
-_ENDED = ("done", "failed", "cancelled")
-_RESUMABLE = ("paused", "parked", "failed", "cancelled")
+    label: str = ""
+    help: str = ""
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do."""
+    """One thing that a person can do."""
 
     id: str
-    key: str
+    """Its name, also in `[keys]` of the settings."""
+    keys: str
+    """With commas; the footer shows the first. Empty: only `:` and the palette lead to it."""
     label: str
     help: str
-    requests: Callable[[Target, str], list[Request]]
-    """The commands for a target and the text that was typed."""
+    """One line. Empty: it is the counterpart of the row above, and shares its line and its place in the footer."""
+    where: str = "live"
+    """The screens and panes on which it is possible, with spaces, beside those of `on`."""
+    group: str = LOOK
+    footer: str = ""
+    """The screens whose footer shows it; `over`: the live screen of a run that is not live."""
+    call: str = ""
+    """The screen's or pane's action; empty: that of the last part of the id."""
+    on: Mapping[str, On] = field(default_factory=dict)
+    words: str = ""
+    """What is typed after `:`; empty: nothing."""
+    argument: str = ""
+    """What may follow the words; in brackets if it may be left out."""
+    first: bool = False
+    """Its keys go before those that move in a list."""
+    former: str = ""
+    """Ids that it had in the settings, with spaces."""
+
+    requests: Callable[[Target, str], list[Request]] = do.no_requests
+    """The commands that it writes, for a target and the text that was typed; without them, the screen does it."""
     why_not: Callable[[Target], str] = lambda target: ""
-    """Why the action is not available, in a few words; empty if it is."""
+    """Why it is not available, in a few words; empty if it is."""
     preview: Callable[[Target, str], list[str]] | None = None
     """Lines that say what it would do. If there are any, the user must confirm with `y`."""
     asks: str = ""
@@ -387,630 +81,634 @@ class Action:
     has_form: bool = False
     """A form asks what to do (`screens.task_form`)."""
 
+    @property
+    def acts(self) -> bool:
+        """It changes a run, by commands or by a form that makes them."""
+        return self.has_form or self.requests is not do.no_requests
 
-def _can_listen(agent: AgentFacts) -> bool:
-    return agent.status not in _ENDED
+    @property
+    def scopes(self) -> frozenset[str]:
+        """Where it is possible."""
+        return frozenset((*self.where.split(), *self.on))
 
+    @property
+    def needs_argument(self) -> bool:
+        """Its command does nothing without words."""
+        return bool(self.argument) and not self.argument.startswith("[")
 
-def _can_pause(agent: AgentFacts) -> bool:
-    return agent.status not in (*_ENDED, "paused")
+    def said(self, scopes: Iterable[str]) -> On:
+        """Its label, help and call where these are active, the innermost first."""
+        special = next((self.on[scope] for scope in scopes if scope in self.on), On())
+        own = f"act('{self.id}')" if self.acts else self.id.rpartition(".")[2]
+        call = special.call or self.call or own
+        return On(special.label or self.label, special.help or self.help, call)
 
-
-def _why_not_steer(target: Target) -> str:
-    if not target.agents:
-        return "select an agent first"
-    if any(map(_can_listen, target.agents)):
-        return ""
-    over = _over(target)
-    if is_planner(target):
-        return f"{over}; R runs a task of it again" if over else f"the planner is {target.agents[0].status}"
-    return f"{target.names} is {target.agents[0].status}; R runs its task again" + (
-        "" if over else ", or message the planner"
-    )
-
-
-def _over(target: Target) -> str:
-    """The text that every key shows for a run that has ended; empty if it has not."""
-    ended = target.snapshot.state in (
-        SessionState.DONE,
-        SessionState.FAILED,
-        SessionState.CANCELLED,
-        SessionState.ENDED,
-    )
-    return "the run is over" if ended else ""
+    def not_now(self, target: Target) -> str:
+        """Why it cannot be done to `target`; what writes commands is for Watchkeeper's own runs only."""
+        return (target.not_ours if self.acts else "") or self.why_not(target)
 
 
-def _why_still(target: Target) -> str:
-    """Why no work of the run can be paused; empty if some can."""
-    if target.snapshot.state is SessionState.PAUSED:
-        return "the run is paused already"
-    if target.snapshot.state is SessionState.DEAD:
-        return "the background process stopped; r continues"
-    return _over(target)
+def _select_task(target: Target) -> str:
+    return "" if target.tasks else "select a task first"
 
 
-def _why_not_pause(target: Target) -> str:
-    if not target.agents:
-        return "select an agent first"
-    if not target.hosted:
-        return _why_still(target) or "nothing is running"
-    if not any(map(_can_pause, target.agents)):
-        return f"{target.names} is {target.agents[0].status} already"
-    return ""
+_PAGE_WORDS = ("memory", "context", "usage", "cost")
+_PANES = "live replay"
+_PAGES = "sessions message compare compaction timeline usage chart artifacts fleet workers fork approval question start task replay"
+_MESSAGES = "agent replay.agent message"
+_COPIES = "live message compare compaction timeline usage artifacts fleet workers"
+
+TABLE: tuple[Action, ...] = (
+    # What is done to a run.
+    Action("pause", "p", "Pause", "pause the selected agent at its next step", group=ACT, footer="live", words="pause",
+           requests=do.each_agent("pause", able=do.can_pause), why_not=do.why_not_pause),
+    Action("resume", "r", "Resume", "resume the selected agent, or the run if nothing is running", group=ACT, footer="live over",
+           words="resume", requests=do.resume, why_not=do.why_not_resume, starts_host=True),
+    Action("steer", "m", "Message", "send the selected agent a message, delivered before its next turn", group=ACT, footer="live",
+           words="steer", argument="TEXT", requests=do.each_agent("steer", lambda text: {"text": text}, able=do.can_listen, verb="message to"),
+           why_not=do.why_not_steer, asks="Message to"),
+    Action("answer", "a", "Answer", "answer the pending question: approve or deny", group=ACT, footer="live over fleet",
+           requests=do.decide("approve"), why_not=do.why_not_answer, former="fleet.answer",
+           on={"fleet": On("", "answer a question from another terminal: allow once, deny or choose", "answer")}),
+    Action("rerun", "R", "Re-run", "re-run the task and keep its memory", group=ACT, footer="live over", words="rerun",
+           requests=do.rerun(False), why_not=_select_task, preview=do.rerun_lines(False), once=True),
+    Action("rerun_fresh", "Z", "Re-run fresh", "re-run the task with an empty memory", group=ACT, words="rerun fresh",
+           requests=do.rerun(True), why_not=_select_task, preview=do.rerun_lines(True), once=True),
+    Action("rerun_message", "", "Re-run with a message", "re-run the task with a message to its agent and the planner",
+           group=ACT, words="rerun message", why_not=_select_task, once=True, has_form=True),
+    Action("compact", "C", "Compact", "compact the agent's context now", group=ACT, footer="live over compaction", words="compact",
+           argument="[instructions]", requests=do.each_agent("compact", lambda text: {"instructions": text.strip()} if text.strip() else {},
+                                                             able=do.has_context),
+           why_not=do.why_not_compact, preview=do.compact_lines, once=True, former="compaction.again",
+           on={"compaction": On("Compact again…", "compact again, with instructions", "again")}),
+    Action("compact_with", "", "Compact with instructions", "compact with instructions on what to keep or drop", group=ACT,
+           call="compact_with_instructions"),
+    Action("undo", "u", "Undo", "undo the last compaction and restore the previous context", group=ACT, footer="live compaction", words="undo",
+           requests=do.each_agent("undo", able=do.was_compacted), why_not=do.why_not_undo, once=True, former="compaction.undo",
+           on={"compaction": On("", "undo this compaction", "undo")}),
+    Action("redo", "U", "Redo", "reapply the last undone compaction", "live compaction", group=ACT, words="redo",
+           requests=do.each_agent("redo", able=do.was_compacted), why_not=do.why_not_undo, once=True, free=True, former="compaction.redo",
+           preview=lambda target, text: [f"Redo {target.names}: reapply the last undone compaction. Refused if none was undone."]),
+    Action("cancel", "X", "Cancel", "cancel the task (on the planner: the run); completed work is kept", group=ACT, footer="live",
+           words="cancel", requests=do.cancel, why_not=do.why_not_cancel, preview=do.cancel_lines),
+    Action("pause_run", "P", "Pause run", "pause every agent in the run at its next step", group=ACT, words="pause run",
+           requests=do.whole_run("pause"), free=True,
+           why_not=lambda target: "" if target.snapshot.state is SessionState.LIVE else do.why_still(target) or "the run is not active",
+           preview=lambda target, text: ["Pause the run: every agent stops at its next step. r resumes the run."]),
+    Action("pause_now", "H", "Pause now", "pause the agent immediately, aborting the current call", group=ACT, words="pause now",
+           requests=do.each_agent("pause", lambda text: {"now": True}, able=do.can_pause), why_not=do.why_not_pause,
+           preview=lambda target, text: [f"Pause {target.names} immediately. This aborts the current call; its cost still counts."]),
+    Action("budget", "B", "Budget", "set or remove the run's budget: usd, tokens, turns or seconds", group=ACT, words="budget",
+           argument="KIND AMOUNT", requests=do.set_budget, why_not=do.why_not_budget, preview=do.budget_lines,
+           asks="Budget (usd 5, tokens 2000000, turns 200, seconds 3600)"),
+    Action("cancel_run", "", "Cancel run", "cancel the run; completed work is kept", group=ACT, words="cancel run",
+           requests=do.whole_run("cancel"), why_not=do.why_not_cancel_run, once=True,
+           preview=lambda target, text: ["Cancel the run: all unfinished tasks are cancelled. Completed work is kept."]),
+    Action("approve", "", "Approve", "approve the pending question", group=ACT, words="approve", requests=do.decide("approve"),
+           why_not=do.why_not_answer),
+    Action("deny", "", "Deny", "deny the pending question, with an optional reason", group=ACT, words="deny", argument="[reason]",
+           requests=do.decide("deny"), why_not=do.why_not_answer, asks="Reason (sent to the agent)", text_optional=True),
+    Action("grants", "", "Approvals", "list and revoke standing approvals for this run", group=ACT, words="grants", call="grants"),
+    Action("revoke", "", "Revoke an approval", "revoke a standing approval for a tool or pattern", group=ACT, requests=do.revoke,
+           asks="Number of the standing approval (:grants lists them)", once=True),
+    Action("drop", "", "Drop messages", "replace messages of the selected agent with short references", group=ACT, words="drop",
+           argument="NUMBERS", requests=do.drop_messages, why_not=do.why_not_edit, once=True,
+           preview=do.edit_lines(do.drop_messages, "Drop these messages from the context of {name}."),
+           asks="Numbers of the messages, such as 12,14-16"),
+    Action("rewrite", "", "Rewrite a summary", "replace the text of a summary or observation of the selected agent", group=ACT, words="rewrite",
+           argument="NUMBER TEXT", requests=do.rewrite, why_not=do.why_not_undo, once=True,
+           preview=do.edit_lines(do.rewrite, "Replace this text in the context of {name}."),
+           asks="Number of the summary, then the new text"),
+    Action("pin", "*", "Pin", "pin text or a fact to every prompt in the run, or keep messages of the selected agent verbatim",
+           group=ACT, footer="compaction", words="pin", argument="TEXT, #FACT or NUMBERS", requests=do.pin, once=True,
+           preview=do.pin_lines(do.pin, "Pin these messages of {name} and those paired with them. Every compaction keeps them verbatim."),
+           asks="Pin to every prompt: text or #FACT. Keep verbatim: messages, such as 12,14-16", former="agent.pin compaction.pin",
+           on={"agent": On("", "pin or unpin the selected fact (in every prompt) or message (kept verbatim)", "pin"),
+               "compaction": On("", "pin a line of your own text to every prompt", "pin")}),
+    Action("unpin", "", "Unpin", "unpin a fact, or allow messages to be compacted again", group=ACT, words="unpin",
+           argument="#FACT or NUMBERS", requests=do.unpin, once=True, asks="#FACT, or message numbers such as 12,14-16",
+           preview=do.pin_lines(do.unpin, "Unpin these messages of {name} and those paired with them. Compactions may replace them.")),
+    Action("memory_sync", "", "Sync memory", "save the memory of every active agent now", group=ACT, words="memory sync",
+           requests=do.whole_run("memory_sync"), once=True),
+    Action("load", "", "Resume a session", "resume this or another session from its last saved step", EVERYWHERE, group=ACT,
+           words="autosave_load", argument="[SESSION]", call="load"),
+    Action("dropped", "c", "Dropped", "show what its latest compaction drops", "fleet", group=ACT, footer="fleet",
+           call="dropped", former="fleet.dropped"),
+    Action("instructions", "i", "Instructions", "set compaction instructions for the agent", "fleet", group=ACT, footer="fleet",
+           call="instructions", former="fleet.instructions"),
+    # Answers to a question.
+    Action("approval.approve", "y", "Approve once", "approve this call once; if it is long, scroll to the end first", "approval", group=ACT,
+           footer="approval question",
+           on={"question": On("Allow once",
+                "allow this call once, or choose answers; if it is long, scroll to the end first")}),
+    Action("approval.always", "a", "Always", "approve, and allow the tool or a command pattern for the rest of the run", "approval", group=ACT,
+           footer="approval"),
+    Action("approval.edit", "e", "Edit", "edit the input; ctrl+s reviews the edit, y runs it", "approval", group=ACT, footer="approval"),
+    Action("approval.ours", "o", "Keep ours", "in a merge conflict: keep your branch's side", "approval", group=ACT,
+           footer="approval", call="keep('ours')"),
+    Action("approval.theirs", "t", "Keep theirs", "in a merge conflict: keep the task's side", "approval", group=ACT,
+           footer="approval", call="keep('theirs')"),
+    Action("approval.deny", "n", "Deny", "deny", "approval question", group=ACT, footer="approval question"),
+    Action("approval.reason", "r", "Deny with reason", "deny, and send the agent a reason", "approval question", group=ACT,
+           footer="approval question", call="deny_with_reason"),
+    Action("approval.edited", "ctrl+s", "Review the edit", "review the edit before it runs", "approval", group=ACT, first=True),
+    # Sessions of the list.
+    Action("sessions.undo", "u", "Undo", "undo the last deletion, or restore a deleted session", "sessions", group=KEEP,
+           footer="sessions"),
+    # Where the replay is.
+    Action("replay.play", "space", "Play", "play or pause; at the end, play from the beginning", "replay", footer="replay"),
+    Action("replay.read_on", "r", "Load newer", "load newer events", "replay", footer="replay"),
+    Action("replay.back", "left", "Step", "step back or forward by one event (imported sessions: one message or tool call)", "replay",
+           footer="replay", call="step(-1)", first=True),
+    Action("replay.on", "right", "", "", "replay", footer="replay", call="step(1)", first=True),
+    Action("replay.turn_back", "[,shift+left", "Turn", "one turn back or forward", "replay", footer="replay", call="turn(-1)"),
+    Action("replay.turn_on", "],shift+right", "", "", "replay", footer="replay", call="turn(1)"),
+    Action("replay.slower", "-,<", "Speed", "slower or faster: 1× to 64×", "replay", footer="replay", call="speed(-1)"),
+    Action("replay.faster", "+,=,>", "", "", "replay", footer="replay", call="speed(1)"),
+    Action("replay.idle", "i", "Skip idle", "skip or play idle time", "replay", footer="replay"),
+    Action("replay.first", "home", "Beginning", "go to the beginning or end; click or drag on the line", "replay", group=MOVE,
+           call="edge(-1)", first=True),
+    Action("replay.last", "end", "End", "", "replay", group=MOVE, call="edge(1)", first=True),
+    *(Action(f"replay.tenth{tenth}", str(tenth), f"{tenth}0 %", "" if tenth else "jump to 0–90% of the session", "replay", group=MOVE,
+             call=f"tenth({tenth})") for tenth in range(10)),
+    Action("replay.agent", "a", "Agent", "show the agent of this step", "replay", footer="replay"),
+    # What is where: one pane's own.
+    Action("next", "n", "Next", "next or previous search match", "agent", footer="replay timeline message artifacts", call="next(1)",
+           former="agent.next_match replay.next_match replay.next_mark timeline.next message.next artifacts.next",
+           on={"replay": On("", "next or previous mark (✗ failure, ◆ compaction, ✓ task done) or transcript search match"),
+               "axis": On("", "next or previous failure, stopped process or resume"),
+               "message": On("", "next or previous match, or message cited by the observation"),
+               "artifacts": On("", "next or previous artifact")}),
+    Action("previous", "N", "Previous", "", "agent replay axis message artifacts", footer="replay timeline message artifacts",
+           call="next(-1)",
+           former="agent.previous_match replay.previous_match replay.previous_mark timeline.previous message.previous artifacts.previous"),
+    Action("block.next", "}", "Next message", "next or previous message", _MESSAGES, footer="message", call="step_message(1)",
+           on={"message": On(call="jump('message')")},
+           former="agent.next_message replay.next_message message.next_message"),
+    Action("block.previous", "{", "previous", "", _MESSAGES, footer="message", call="step_message(-1)",
+           on={"message": On(call="jump('message', -1)")},
+           former="agent.previous_message replay.previous_message message.previous_message"),
+    Action("error.next", "E", "Next failed call", "the agent's next failed call; if there is none, the run's latest failure",
+           "live", call="next_error", former="replay.next_error message.next_error",
+           on={"message": On("Failed call", "next failed call", "jump('error')"),
+               "replay.agent": On("", "next failed call", "jump('error')")}, footer="message"),
+    Action("prompt.next", "W", "Next user message", "next user message", _MESSAGES, call="jump('prompt')",
+           former="agent.next_prompt replay.next_prompt message.next_prompt"),
+    Action("compaction.next", "c", "Compaction", "go to the compaction in the transcript; enter opens it", _MESSAGES, footer="message",
+           call="to_compaction", on={"message": On(call="compaction")},
+           former="agent.to_compaction replay.to_compaction message.compaction"),
+    Action("tab.previous", "comma,h,left", "Previous tab", "previous or next tab of the agent", "agent", group=MOVE, call="tab(-1)",
+           former="agent.previous_tab replay.previous_tab"),
+    Action("tab.next", "full_stop,l,right", "Next tab", "", "agent", group=MOVE, call="tab(1)", former="agent.next_tab replay.next_tab"),
+    Action("replay.tab_previous", "comma,h", "Previous tab", "previous or next tab of the agent", "replay.agent", group=MOVE, call="tab(-1)"),
+    Action("replay.tab_next", "full_stop,l", "Next tab", "", "replay.agent", group=MOVE, call="tab(1)"),
+    Action("fold", "left,h", "Collapse", "collapse or expand a branch", "plan", group=MOVE, call="screen.fold(True)"),
+    Action("unfold", "right,l", "Expand", "", "plan", group=MOVE, call="screen.fold(False)"),
+    Action("timeline.left", "left,h", "Earlier", "move the cursor earlier or later", "axis", group=MOVE, footer="timeline", call="seek(-1)"),
+    Action("timeline.right", "right,l", "later", "", "axis", group=MOVE, footer="timeline", call="seek(1)"),
+    Action("timeline.left10", "[,shift+left", "Ten cells earlier", "move ten cells earlier or later", "axis", group=MOVE, call="seek(-10)"),
+    Action("timeline.right10", "],shift+right", "Ten cells later", "", "axis", group=MOVE, call="seek(10)"),
+    Action("timeline.in", "+,=", "Zoom in", "zoom in or out (mouse: ctrl+wheel)", "axis", footer="timeline", call="zoom(-1)"),
+    Action("timeline.out", "-", "out", "", "axis", footer="timeline", call="zoom(1)"),
+    Action("timeline.whole", "0", "All", "fit the complete session, and keep fitting as it grows", "axis", footer="timeline"),
+    Action("message.earlier", "[", "Earlier", "earlier or later messages of the agent", "message", footer="message", call="page(-1)"),
+    Action("message.later", "]", "later", "", "message", footer="message", call="page(1)"),
+    Action("message.session", "o", "Open session", "open the session", "message", group=OPEN, footer="message"),
+    Action("compaction.side", "tab,shift+tab", "Other side", "go to before or after", "compaction", footer="compaction", call="other_side"),
+    Action("compaction.lost", "!", "Omitted only", "show only messages with omitted details; backspace shows all", "compaction",
+           group=FIND, footer="compaction", call="only_lost"),
+    Action("compaction.older", "[", "Older", "older or newer compaction of the agent", "compaction", footer="compaction", call="step(1)"),
+    Action("compaction.newer", "]", "newer", "", "compaction", footer="compaction", call="step(-1)"),
+    Action("compare.only", "!", "Only differences", "show only differences", "compare", footer="compare", call="only_different"),
+    Action("compare.swap", "w", "Swap sides", "swap the sides", "compare", footer="compare"),
+    Action("artifacts.other", "tab,shift+tab", "List or artifact", "switch between the list and the artifact", "artifacts"),
+    Action("artifacts.text", "t", "Raw text", "switch between raw and rendered text", "artifacts", footer="artifacts"),
+    Action("artifacts.save", "s", "Save", "save a copy", "artifacts", footer="artifacts"),
+    Action("artifacts.pager", "p", "Pager", "open a copy in $PAGER", "artifacts", footer="artifacts"),
+    Action("artifacts.editor", "e", "Editor", "open a copy in $EDITOR", "artifacts", footer="artifacts"),
+    Action("usage.classes", "c", "Token cost", "show tokens, or cost by token type at list prices; `other` is the difference",
+           "usage", footer="usage", call="dollars"),
+    *(Action(f"usage.{name}", key, f"{name.title()}s", f"group by {name}", "usage", footer="usage", call=f"group('{key}')")
+      for key, name in (("d", "day"), ("w", "week"), ("M", "month"), ("m", "model"), ("p", "project"), ("o", "program"))),
+    *(Action(f"chart.{name.partition(' ')[0].lower()}", str(place + 1), name, f"show {name}", "chart", footer="chart", call=f"choose({place})")
+      for place, name in enumerate(("context", "tokens per minute", "cost"))),
+    Action("chart.next", "tab,right,l", "Next", "next or previous chart", "chart", group=MOVE, footer="chart", call="next(1)"),
+    Action("chart.previous", "shift+tab,left,h", "previous", "", "chart", group=MOVE, footer="chart", call="next(-1)"),
+    Action("welcome.watch", "w", "Watch", "watch the newest session of the selected program live", "welcome", footer="welcome"),
+    Action("welcome.import", "i", "Import", "import all sessions found here", "welcome", footer="welcome"),
+    Action("welcome.demo", "d", "Demo", "run the demo: offline, no API key needed", "welcome", footer="welcome"),
+    Action("form.send", "ctrl+s", "Send", "submit the form; if it is rejected, correct it and resubmit", "task", footer="task start",
+           former="start.begin task.send",
+           on={"start": On("Start…", "start the run, after confirmation", "begin")}),
+    Action("form.next", "tab", "Next field", "next or previous field", "start task", group=MOVE, footer="task start",
+           call="app.focus_next", former="start.next task.next"),
+    Action("form.above", "shift+tab,up", "previous field", "", "start task", group=MOVE, call="app.focus_previous",
+           former="start.above task.above"),
+    Action("form.below", "down", "Choose", "go to the field's list of choices", "start task", group=MOVE, footer="task", call="below",
+           former="start.below task.below"),
+    Action("task.choose", "space", "Choose", "choose the selected line", "choices", group=MOVE, call="open"),
+    # What is opened.
+    Action("open", "enter", "Open", "open the selected row (or double-click)", "rows", group=OPEN,
+           footer="sessions fleet usage compaction message timeline artifacts fork workers", call="open", former="rows.open",
+           on={"plan": On("", "open the agent full screen (or double-click)"),
+           "fork": On("Fork from here…", "fork from this step, after confirmation"),
+               "events": On("", "open the call, message or compaction of the event; esc returns"),
+               "agent": On("", "unfold the selected part, or open the compaction"), "compactions": On("", "open the compaction"),
+               "compaction": On("Unfold", "unfold a message or observation; on → or !, open the messages"),
+               "message": On("Unfold", "fold or unfold"), "artifacts": On("Fold", "fold or unfold an object, array, long text or row"),
+               "timeline": On("Replay from here", "replay the session from this point"), "usage": On("Sessions", "list these sessions"),
+               "workers": On("Session", "open the first session of the worker"), "fleet": On("", "open the session"),
+               "replay": On("", "go to the selected event or compaction; press again to open it")}),
+    Action("attention", "e", "Needs you", "next row that needs you, then sessions in other terminals", footer="fleet",
+           former="fleet.attention", on={"fleet": On("", "next session that needs you")}),
+    Action("behind", "m", "Message", "open the matching message in its transcript", "", group=OPEN,
+           footer="sessions message compaction timeline",
+           former="sessions.message message.in_transcript compaction.behind timeline.message",
+           on={"sessions": On("", "", "message"), "message": On("In transcript", "open a message behind the observation in its transcript",
+           "in_transcript"),
+               "compaction": On("Source", "open the message in its transcript, or the messages behind the observation"),
+               "timeline": On("", "open the call, message or compaction at the cursor", "message")}),
+    Action("agent.report", "i", "Report", "open the agent's report: task, result, artifacts, tools, statistics", group=OPEN,
+           footer="live over", words="agent report"),
+    Action("replay", "w", "Replay", "replay this session step by step", "live sessions message compaction timeline", group=OPEN,
+           footer="over sessions", words="replay",
+           former="sessions.replay"),
+    Action("timeline", "t", "Timeline", "timeline of all agents", "live replay fleet", group=OPEN, footer="live over fleet",
+           words="timeline", former="replay.timeline fleet.timeline", on={"timeline": On("Back", "go back", "back")}),
+    Action("artifacts", "v", "Artifacts", "artifacts that the agents saved", group=OPEN, footer="over", words="artifacts"),
+    Action("export", "x", "Export", "export this session to one file in the current folder: html, md or json", "live sessions",
+           group=KEEP, footer="over sessions", words="export", argument="[FORM]", former="sessions.export"),
+    Action("fork", "F", "Fork", "fork a new session from a step of this one", "live sessions replay", group=KEEP,
+           footer="over sessions replay", words="fork", former="sessions.fork replay.fork"),
+    Action("sessions.continue", "c", "Continue", "continue in a new session, with its plan and facts", "sessions", group=KEEP,
+           footer="sessions"),
+    Action("sessions.delete", "D", "Delete…", "delete this or all marked sessions", "sessions", group=KEEP, footer="sessions"),
+    # What is found, and how it is shown.
+    Action("filter", "/", "Filter", "filter the rows; in the transcript, search", "live replay fork", group=FIND,
+           footer="live over fork sessions", former="replay.filter fork.filter sessions.search",
+           on={"sessions": On("Search", "search as you type, including messages, newest first; enter ranks by match", "search"),
+               "plan": On("", "filter the rows by name, state or model"),
+               "events": On("", "filter the events by text"),
+               "agent": On("", "search the transcript, facts and observations"), "fork": On("", "filter the steps")}),
+    Action("filter.drop", "backspace", "Remove last filter", "remove the last filter", "live replay sessions compaction",
+           group=FIND,
+           call="drop_filter", former="replay.drop_filter sessions.drop_filter compaction.drop_filter"),
+    Action("sessions.filter", "t", "Filter", "filter by state, model, tag, folder, date, cost, compaction or deletion", "sessions", group=FIND,
+           footer="sessions"),
+    Action("freeze", "f", "Freeze", "freeze or unfreeze the view; the run continues", footer="live over", words="freeze"),
+    Action("zoom", "z", "Zoom", "zoom the pane in or out", "live replay", footer="live over", former="replay.zoom"),
+    Action("sort", "o", "Sort", "sort by plan order, cost, tokens, context or attention", call="next_order",
+           footer="sessions", former="plan.order sessions.sort",
+           on={"sessions": On("", "sort by updated, created, cost, tokens, agents or name", "sort")}),
+    Action("sessions.group", "b", "Group", "group by day or project, with session count and cost", "sessions",
+           footer="sessions"),
+    Action("mark", "space", "Mark", "mark several rows to act on together", "live", footer="sessions", former="sessions.mark",
+           on={"sessions": On("", "mark sessions to act on several, or to compare two")}),
+    Action("sessions.compare", "=", "Compare", "compare two marked sessions side by side", "sessions", group=OPEN, footer="sessions"),
+    Action("collapse", "-", "Collapse all", "collapse or expand all", call="collapse_all"),
+    Action("expand", "=", "Expand all", "", call="expand_all"),
+    Action("agent.previous", "[", "Previous agent", "previous or next agent", group=MOVE, call="step_agent(-1)"),
+    Action("agent.next", "]", "Next agent", "", group=MOVE, call="step_agent(1)"),
+    Action("copy", "y", "Copy", "copy", _COPIES, footer="message compare artifacts sessions",
+           former=" ".join(f"{scope}.copy" for scope in (*_COPIES.split()[1:], "sessions")),
+           on={"sessions": On("Copy id", "copy the id"), "fleet": On("", "copy the id"), "compare": On("", "copy the line"),
+               "usage": On("", "copy the line"), "timeline": On("", "copy the line"), "message": On("", "copy the block"),
+               "artifacts": On("", "copy the text"), "agent": On("", "copy the complete block"),
+               "workers": On("", "copy the worker's id, machine and process id")}),
+    Action("view", "v", "Read-only", "open the session read-only", "sessions fleet", group=OPEN, footer="fleet sessions",
+           former="sessions.view fleet.view"),
+    Action("sessions.name", "n", "Name…", "name the session", "sessions", group=KEEP, footer="sessions"),
+    Action("sessions.tags", "#", "Tags…", "edit the tags of this session or all marked sessions", "sessions", group=KEEP, footer="sessions"),
+    Action("sessions", "s", "Sessions", "list all sessions",
+           "live fleet welcome message compare compaction timeline usage chart workers", group=OPEN,
+           footer="live over fleet", words="sessions",
+           argument="[words]",
+           former="fleet.sessions welcome.sessions sessions.leave", on={"sessions": On("Back", "return to the open session", "back")}),
+    Action("workers", "w", "Workers", "list the workers on all machines", "fleet", group=OPEN, footer="fleet", former="fleet.workers",
+           on={"workers": On("Back", "go back", "back")}),
+    # The plan, edited.
+    Action("plan_add", "A", "Add task", "add a task to the plan: instructions, role, dependencies", group=ACT, footer="live",
+           words="plan add", why_not=do.why_not_plan, has_form=True),
+    Action("plan_revise", "V", "Revise", "change a task that is not running: title, instructions, role, dependencies, outputs", group=ACT,
+           footer="live", words="plan revise", why_not=do.why_not_revise, has_form=True),
+    Action("plan_drop", "D", "Drop", "drop the task; dependent tasks run without it", group=ACT, footer="live",
+           words="plan drop", requests=do.drop_tasks, why_not=do.why_not_drop, preview=do.drop_lines),
+    Action("charts", "T", "Charts", "charts of the agent and its sub-agents: context, tokens per minute, cost", group=OPEN,
+           footer="live over", words="charts", on={"chart": On("Back", "go back", "back")}),
+    *(Action(f"page.{word}", "", label, help, group=OPEN,
+           words=word if word in _PAGE_WORDS else "", argument=argument, call=f"page('{page}')")
+      for word, page, label, help, argument in (
+          ("memory", "Memory", "Memory", "show or search the agent's memory", "[search WORDS]"),
+          ("context", "Memory", "Context", "show the contents of the agent's context", ""),
+          ("transcript", "Transcript", "Transcript", "show the agent's messages and tool calls", ""),
+          ("calls", "Calls", "Calls", "show the agent's model calls", ""),
+          ("usage", "Metrics", "Metrics", "show the agent's tokens and cost", ""),
+          ("cost", "Metrics", "Cost", "same as :usage", ""),
+          ("compactions", "Compactions", "Compactions", "show the agent's compactions", ""),
+          ("prompt", "Prompt", "Prompt", "show the agent's next prompt", ""))),
+    # Panes and rows.
+    *(Action(f"pane.{name}", str(place), name.title(), "" if place > 1 else "go to the plan, events, agent, compaction or transcript pane",
+             group=MOVE, call=f"pane('{name}')") for place, name in enumerate(("plan", "events", "agent", "compaction", "transcript"), start=1)),
+    Action("pane.next", "tab", "Next pane", "next or previous pane", _PANES, group=MOVE, call="next_pane(1)", former="replay.next_pane"),
+    Action("pane.previous", "shift+tab", "Previous pane", "", _PANES, group=MOVE, call="next_pane(-1)", former="replay.previous_pane"),
+    Action("pane.narrower", "<", "Divider left", "move a divider and pin this pane's size, or drag the divider with the mouse", group=MOVE,
+           call="divide('split', -5)"),
+    Action("pane.wider", ">", "Divider right", "", group=MOVE, call="divide('split', 5)"),
+    Action("pane.shorter", "^,ctrl+up", "Divider up", "", group=MOVE, call="divide('rows', -5)"),
+    Action("pane.taller", "_,ctrl+down", "Divider down", "", group=MOVE, call="divide('rows', 5)"),
+    Action("layout", "", "Reset sizes", "reset all panes to their default sizes", _PANES, group=LOOK, words="layout reset",
+           call="reset_layout"),
+    Action("rows.down", "j,down", "Down", "move down or up (or arrow keys, mouse, wheel)", "rows", group=MOVE, call="move(1)"),
+    Action("rows.up", "k,up", "Up", "", "rows", group=MOVE, call="move(-1)"),
+    Action("rows.first", "g,home", "First", "first or last row; staying on the last row follows new rows", "rows", group=MOVE),
+    Action("rows.last", "G,end", "Last", "", "rows", group=MOVE),
+    Action("rows.page_down", "pagedown,ctrl+d", "Page down", "page down or up", "rows", group=MOVE, call="page(1)"),
+    Action("rows.page_up", "pageup,ctrl+u", "Page up", "", "rows", group=MOVE, call="page(-1)"),
+    # Everywhere.
+    Action("usage", "$", "Usage", "usage and cost of all sessions by day, model or project", EVERYWHERE, group=EVERYWHERE, words="spending"),
+    Action("fleet", "S", "Fleet", "watch several sessions live", EVERYWHERE, group=EVERYWHERE, words="fleet"),
+    Action("start", "ctrl+n", "Start a run", "start a run: set goal, workspace, model, budget, permissions", EVERYWHERE, group=EVERYWHERE,
+           footer="welcome", words="run", argument="[GOAL]", former="welcome.start"),
+    Action("theme", "", "Theme", "change the theme", EVERYWHERE, group=EVERYWHERE, words="theme", argument="NAME"),
+    Action("quit", "q", "Quit", "quit the dashboard; the run continues", EVERYWHERE, group=EVERYWHERE, footer="welcome", call="leave",
+           words="quit"),
+    Action("quit.interrupt", "ctrl+c", "Quit", "", EVERYWHERE, group=EVERYWHERE, call="leave", first=True),
+    Action("back", "escape", "Back", "go back", f"live {_PAGES}", group=EVERYWHERE, footer=_PAGES,
+           former=" ".join((*(f"{scope}.back" for scope in _PAGES.split() if scope != "replay"), "replay.leave")),
+           on={"approval": On("Later", "leave this and the following questions pending"),
+               "question": On("Later", "leave the question pending; answer it in the session's terminal"),
+               "sessions": On("", "clear marks and search, then return to the open session")}),
+    Action("command", ":", "Command", "type a command", EVERYWHERE, group=EVERYWHERE, footer="live over sessions welcome", call="command_bar"),
+    Action("help", "?", "Help", "show this help", EVERYWHERE, group=EVERYWHERE, footer="*", words="help"),
+)  # fmt: skip
+
+BY_ID = {action.id: action for action in TABLE}
+FORMER = {former: action.id for action in TABLE for former in (*action.former.split(), f"act.{action.id}")}
+"""Today's ids by those that people's settings may still have."""
 
 
-def _why_not_resume(target: Target) -> str:
-    state = target.snapshot.state
-    if not target.hosted:
-        return "" if state in RESUMABLE_RUN else _over(target) or f"the run is {state.value.lower()}"
-    if state is SessionState.PAUSED or target.snapshot.pauses_all:
-        return ""
-    if target.pausing:
-        return ""
-    if any(agent.status in _RESUMABLE for agent in target.agents):
-        return ""
-    return "nothing selected is paused or failed"
+def possible(scopes: Iterable[str]) -> list[Action]:
+    """The actions of these screens and panes."""
+    active = frozenset(scopes)
+    return [action for action in TABLE if action.scopes & active]
 
 
-def _resume(target: Target, text: str) -> list[Request]:
-    if not target.hosted or target.snapshot.state is SessionState.PAUSED or target.snapshot.pauses_all:
-        return [Request("resume", about="resume the run")]
+def bindings(scope: str) -> list[BindingType]:
+    """The bindings of a screen or a pane."""
     return [
-        Request("resume", agent.id, about=f"resume {sanitize(agent.label)}")
-        for agent in target.agents
-        if agent.status in _RESUMABLE or agent in target.pausing
-    ]
+        Binding(action.keys, said.call, said.label, show=False, id=action.id, priority=action.first)
+        for action in possible([scope]) if action.keys for said in [action.said([scope])]
+    ]  # fmt: skip
 
 
-def _each_agent(
-    kind: str,
-    payload: Callable[[str], dict[str, Any]] = lambda text: {},
-    *,
-    able: Callable[[AgentFacts], bool] = lambda agent: True,
-    verb: str = "",
-) -> Callable[[Target, str], list[Request]]:
-    """One command for each agent, except agents for which it would do nothing."""
+# --- Keys, with those of the user -------------------------------------------------------------------------------
 
-    def requests(target: Target, text: str) -> list[Request]:
-        wanted = [agent for agent in target.agents if able(agent)]
-        return [
-            Request(kind, agent.id, None, payload(text), f"{verb or kind} {sanitize(agent.label)}")
-            for agent in wanted
-        ]
-
-    return requests
+PANES_OF = {
+    "live": ("plan", "agent"),
+    "replay": ("replay.agent",),
+    "timeline": ("axis",),
+    "task": ("choices",),
+}
+"""The panes of a screen that have keys of their own."""
+FORMS = frozenset({"start", "task"})
+"""Screens without a list of rows."""
+_HELP_ONLY = frozenset({"events", "compactions"})
+"""Panes without keys of their own."""
 
 
-def _whole_run(kind: str) -> Callable[[Target, str], list[Request]]:
-    return lambda target, text: [Request(kind, about=f"{kind} the run")]
-
-
-def _why_not_cancel_run(target: Target) -> str:
-    return (
-        ""
-        if target.snapshot.state in (SessionState.LIVE, SessionState.PAUSED, SessionState.DEAD)
-        else "the run is over"
+def _together() -> tuple[frozenset[str], ...]:
+    """Which screens and panes are active at once."""
+    panes = {pane for each in PANES_OF.values() for pane in each}
+    screens = (
+        {scope for action in TABLE for scope in action.scopes} - panes - _HELP_ONLY - {EVERYWHERE, "rows"}
     )
+    return tuple(
+        frozenset((screen, EVERYWHERE, *pane, *(() if screen in FORMS else ("rows",))))
+        for screen in sorted(screens) for pane in ((), *((each,) for each in PANES_OF.get(screen, ())))
+    )  # fmt: skip
 
 
-def _why_not_cancel(target: Target) -> str:
-    if is_planner(target):
-        return _why_not_cancel_run(target)
-    if not target.tasks:
-        return "select a task first"
-    return "" if cancellable(target) else "it has ended"
+TOGETHER = _together()
 
 
-def _cancel(target: Target, text: str) -> list[Request]:
-    return [
-        Request("cancel", None, task.id, about=f"cancel {clip(sanitize(task.label), 30)}")
-        for task in cancellable(target)
-    ]
+def meet(one: Action, other: Action) -> bool:
+    """Whether both may be active at once."""
+    return any(one.scopes & scopes and other.scopes & scopes for scopes in TOGETHER)
 
 
-def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
-    def requests(target: Target, text: str) -> list[Request]:
-        return [
-            Request(
-                "rerun",
-                None,
-                task.id,
-                {"fresh": fresh} | ({"message": text.strip()} if text.strip() else {}),
-                f"re-run {clip(sanitize(task.label), 30)}",
+def normal(keys: str) -> tuple[str, ...]:
+    """Keys as the toolkit names them: `?` is `question_mark`."""
+    parts = [part.strip() for part in keys.split(",") if part.strip()]
+    return tuple(_character_to_key(part) if len(part) == 1 else part for part in parts)
+
+
+_MODIFIERS = frozenset({"ctrl", "shift", "alt", "super", "meta", "hyper"})
+_NAMED = frozenset(KEY_NAME_REPLACEMENTS.values()) | {
+    key.value.rsplit("+", 1)[-1] for key in Keys if not key.value.startswith("<")
+}
+
+
+def is_key(name: str) -> bool:
+    """Whether a terminal can send a key of that name: `p`, `P`, `?`, `question_mark`, `f5`, `ctrl+x`, `pageup`."""
+    *modifiers, key = name.split("+") if len(name) > 1 else [name]
+    if not _MODIFIERS.issuperset(modifiers):
+        return False
+    if len(key) == 1:
+        return key.isprintable() and not key.isspace()
+    character = key_to_character(key)
+    return key in _NAMED or (character is not None and _character_to_key(character) == key)
+
+
+_SHOWN = {"escape": "esc", "left": "←", "right": "→", "up": "↑", "down": "↓", "pageup": "PgUp", "pagedown": "PgDn", "minus": "-",
+          "slash": "/",
+    "plus": "+", "underscore": "_", "space": "space"}  # fmt: skip
+
+
+def shown(key: str) -> str:
+    """A key as the footer shows it."""
+    *modifiers, last = normal(key)[0].split("+")
+    character = key_to_character(last) or ""
+    return "+".join([*modifiers, _SHOWN.get(last) or (character if character.isprintable() else "") or last])
+
+
+@dataclass(frozen=True, slots=True)
+class UserKeys:
+    """The keys that the user has set, and what that changes."""
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """By id, those that are not the table's."""
+    problems: tuple[str, ...] = ()
+    """What cannot be used, a line each."""
+    changes: tuple[tuple[str, str], ...] = ()
+    """For the help: keys, and what has them now, or has lost its own."""
+
+    def of(self, action: Action) -> str:
+        """The keys of an action, with commas."""
+        return self.keys.get(action.id, action.keys)
+
+    def keymap(self) -> dict[str, str]:
+        """What the toolkit is to bind instead of the table's."""
+        return {name: ",".join(normal(keys)) or Keys.Ignore.value for name, keys in self.keys.items()}
+
+
+def read_keys(wanted: Mapping[str, str]) -> UserKeys:
+    """The user's keys, which go before the table's: an action that meets one with its key loses it."""
+    used: dict[str, str] = {}
+    problems: list[str] = []
+    for name, keys in wanted.items():
+        action = BY_ID.get(FORMER.get(name, name))
+        strange = next((key for key in normal(keys) if not is_key(key)), None)
+        if action is None or not action.keys:
+            problems.append(f"keys.{name} is not an action; see docs/keys.md")
+        elif not normal(keys):
+            problems.append(f"keys.{name}: no key given")
+        elif strange is not None:
+            problems.append(
+                f"keys.{name}: {strange!r} is not a key (keys are p, P, ?, f5, ctrl+x, pageup …); the previous one is kept"
             )
-            for task in target.tasks
-        ]
-
-    return requests
-
-
-def _why_not_plan(target: Target) -> str:
-    """Why the plan cannot be edited; empty if it can."""
-    state, session = target.snapshot.state, target.snapshot.session
-    if state is SessionState.FAILED:
-        return "the run has failed; r resumes it, R runs a task of it again"
-    if over := _over(target):
-        return f"{over}; R runs a task of it again"
-    return (
-        ""
-        if session is not None and target.snapshot.tasks
-        else "there is no plan yet; the planner makes it first"
-    )
+        elif clash := next(
+            (o for o in used if {*normal(used[o])} & {*normal(keys)} and meet(BY_ID[o], action)), ""
+        ):
+            problems.append(f"keys.{name}: {keys!r} is already the key of {clash}; the previous one is kept")
+        else:
+            used[action.id] = keys
+    changed = dict(used)
+    changes = [(keys, f"{BY_ID[name].label} ({name})".strip()) for name, keys in used.items()]
+    for name, keys in used.items():
+        taken = {*normal(keys)} - {*normal(BY_ID[name].keys)}
+        for other in TABLE:
+            has = normal(changed.get(other.id, other.keys))
+            if other.id not in used and taken & {*has} and meet(BY_ID[name], other):
+                left = changed[other.id] = ",".join(key for key in has if key not in taken)
+                changes.append((left or "no key", f"{other.label} ({other.id}): key reassigned to {name}"))
+    return UserKeys(changed, tuple(problems), tuple(changes))  # fmt: skip
 
 
-def _why_not_revise(target: Target) -> str:
-    if reason := _why_not_plan(target):
-        return reason
-    if len(target.tasks) != 1:
-        return "one task at a time" if target.tasks else "select a task first"
-    running = target.tasks[0].status == "running"
-    return f"{target.names} is running; X cancels it, R runs it again" if running else ""
+# --- The help, and the words of the command bar -----------------------------------------------------------------
+
+Group = tuple[str, list[tuple[str, str]]]
+_TITLES = {EVERYWHERE: "Everywhere", ACT: "Act on the selected or marked rows"}
+_PANE_NAMES = {
+    "plan": "the plan",
+    "agent": "the agent",
+    "compactions": "compaction",
+    "replay.agent": "the agent",
+}
 
 
-def _why_not_drop(target: Target) -> str:
-    if reason := _why_not_plan(target):
-        return reason
-    if not target.tasks:
-        return "select a task first"
-    return "" if droppable(target) else f"it is {target.tasks[0].status} already"
-
-
-def _drop_tasks(target: Target, text: str) -> list[Request]:
-    return [
-        Request(
-            "plan",
-            None,
-            task.id,
-            {
-                "act": "drop",
-                "arguments": {"task": task.id} | ({"reason": text.strip()} if text.strip() else {}),
-            },
-            f"drop {clip(sanitize(task.label), 30)}",
-        )
-        for task in droppable(target)
-    ]
-
-
-def _no_requests(target: Target, text: str) -> list[Request]:
-    """A form makes them."""
-    return []
-
-
-def _has_context(agent: AgentFacts) -> bool:
-    return agent.context_used > 0
-
-
-def _was_compacted(agent: AgentFacts) -> bool:
-    """Or changed by hand, which may be undone as well."""
-    return agent.program is None and (agent.compactions > 0 or agent.view_version > 1)
-
-
-def _why_not_compact(target: Target) -> str:
-    if not target.agents:
-        return "select an agent first"
-    if not any(map(_has_context, target.agents)):
-        return "its context is empty"
-    return "the run is cancelled" if target.snapshot.state is SessionState.CANCELLED else ""
-
-
-def _why_not_undo(target: Target) -> str:
-    if not target.agents:
-        return "select an agent first"
-    return _why_not_ours(target) or (
-        "" if any(map(_was_compacted, target.agents)) else "nothing was compacted"
-    )
-
-
-def _why_not_ours(target: Target) -> str:
-    """Why a context cannot be changed: an agent program keeps it."""
-    programs = {agent.program for agent in target.agents}
-    return (
-        f"{sanitize(programs.pop() or '')} keeps its own context"
-        if len(programs) == 1 and None not in programs
-        else ""
-    )
-
-
-def _why_not_edit(target: Target) -> str:
-    return _why_not_compact(target) or _why_not_ours(target)
-
-
-def _why_not_answer(target: Target) -> str:
-    return "" if target.snapshot.approvals else "no pending questions"
-
-
-def _decide(kind: str) -> Callable[[Target, str], list[Request]]:
-    def requests(target: Target, text: str) -> list[Request]:
-        questions = target.approvals[:1]
-        payload = {"reason": text.strip()} if text.strip() else {}
-        return [
-            Request(
-                kind,
-                each.agent_id,
-                each.task_id,
-                {"approval": each.id, **payload},
-                f"{kind} {sanitize(each.tool)}",
-            )
-            for each in questions
-        ]
-
-    return requests
-
-
-def _revoke(target: Target, text: str) -> list[Request]:
-    number = text.strip().removeprefix("#")
-    return (
-        [Request("revoke", None, None, {"grant": int(number)}, f"revoke grant {number}")]
-        if number.isdecimal()
-        else []
-    )
-
-
-def _why_not_budget(target: Target) -> str:
-    return "" if target.hosted or target.snapshot.state in RESUMABLE_RUN else _over(target)
-
-
-def _set_budget(target: Target, text: str) -> list[Request]:
-    kind, amount = budget_of(text)
-    about = f"budget {kind} {'none' if amount is None else f'{amount:g}'}"
-    return [Request("set_budget", None, None, {"kind": kind, "amount": amount}, sanitize(about))]
-
-
-def _of_messages(kind: str) -> Callable[[Target, str], list[Request]]:
-    """`drop`, `pin` or `unpin`, of the messages of the selected agent that are named."""
-
-    def requests(target: Target, text: str) -> list[Request]:
-        numbers = message_numbers(text)
-        if not numbers:
-            raise ValueError("name messages by their numbers, such as 12,14-16")
-        which = f"message {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} messages"
-        return [
-            Request("edit", agent.id, None, {kind: numbers}, f"{kind} {which} of {sanitize(agent.label)}")
-            for agent in target.agents[:1]
-        ]
-
-    return requests
-
-
-_drop = _of_messages("drop")
-
-
-def _rewrite(target: Target, text: str) -> list[Request]:
-    """The number of a summary or observation, then its new text."""
-    number, _, wanted = text.strip().removeprefix("#").partition(" ")
-    if not number.isdecimal() or not wanted.strip():
-        raise ValueError("write the number of a summary, then its new text")
-    return [
-        Request(
-            "edit",
-            agent.id,
-            None,
-            {"texts": {number: wanted}},
-            f"rewrite summary {number} of {sanitize(agent.label)}",
-        )
-        for agent in target.agents[:1]
-    ]
-
-
-def _edit_lines(
-    requests: Callable[[Target, str], list[Request]], what: str
-) -> Callable[[Target, str], list[str]]:
-    def lines(target: Target, text: str) -> list[str]:
-        try:
-            requests(target, text)
-        except ValueError as fault:
-            return [sanitize(str(fault))]
-        return [f"{what.format(name=target.names)} The stored messages stay, and u undoes it."]
-
+def paired(actions: Iterable[Action]) -> list[list[Action]]:
+    """The rows, each with its counterparts."""
+    lines: list[list[Action]] = []
+    for action in actions:
+        if action.help or not lines:
+            lines.append([action])
+        else:
+            lines[-1].append(action)
     return lines
 
 
-def _of_ours(action: Action) -> Action:
-    """The same action, for Watchkeeper's own runs only: another program's sessions are read-only."""
-    return replace(action, why_not=lambda target: target.not_ours or action.why_not(target))
+def help_of(scopes: Sequence[str], keys: UserKeys, pane: str = "") -> list[Group]:
+    """Titles, each with keys and what they do, those of the pane first; then the commands of `:` that work here."""
+    groups: dict[str, list[tuple[str, str]]] = {
+        title: [] for title in ("This pane", ACT, FIND, OPEN, LOOK, KEEP, MOVE, EVERYWHERE, "Commands")
+    }
+    active = [each for each in (pane, *scopes) if each]
+    for line in paired(possible(active)):
+        first = line[0]
+        named = [normal(keys.of(each)) for each in line]
+        each_key = named[0][:3] if len(line) == 1 else [has[0] for has in named if has]
+        if each_key:
+            title = "This pane" if pane in first.scopes else first.group
+            groups[title].append((" ".join(map(shown, each_key)), first.said(active).help))
+    groups["Commands"] = [
+        (f":{each.words} {each.argument}".strip(), each.said(scopes).help)
+        for each in possible(active)
+        if each.words
+    ]
+    titles = _TITLES | {"This pane": f"This pane: {_PANE_NAMES.get(pane, pane)}"}
+    return [(titles.get(title, title), rows) for title, rows in groups.items() if rows]
 
 
-def _names_messages(text: str) -> bool:
-    """Whether these are numbers of messages; `#` and a number name a fact."""
-    return not text.strip().startswith("#") and text.strip().translate(_NUMBERS) == "" and bool(text.strip())
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What was typed: an action and its argument, or why it is none."""
+
+    action: Action | None
+    argument: str
+    problem: str = ""
 
 
-_NUMBERS = dict.fromkeys(map(ord, "0123456789,- "))
+COMMANDS = tuple(action for action in TABLE if action.words)
 
 
-def _pin(target: Target, text: str) -> list[Request]:
-    """`#` and a number name a fact, numbers the messages of the selected agent; anything else is a new text."""
-    wanted = text.strip()
-    if _names_messages(wanted):
-        return _of_messages("pin")(target, wanted)
-    if wanted.startswith("#") and wanted[1:].isdecimal():
-        return [Request("pin", None, None, {"fact": int(wanted[1:])}, f"pin fact {wanted}")]
-    return [Request("pin", None, None, {"text": wanted}, f"pin “{clip(sanitize(wanted), 40)}”")]
+def parse(line: str) -> Parsed:
+    """Read a line of the bar. The leading colon or slash may be left out; a unique beginning is enough."""
+    name, _, argument = line.strip().lstrip("/:").strip().partition(" ")
+    names = dict.fromkeys(action.words.partition(" ")[0] for action in COMMANDS)
+    near = [each for each in names if each.startswith(name.casefold())]
+    if not name:
+        return Parsed(None, "")
+    if name.casefold() in names:
+        near = [name.casefold()]
+    if len(near) != 1:
+        several = ", ".join(f":{each}" for each in near[:6])
+        return Parsed(
+            None,
+            argument,
+            f":{name} is ambiguous: {several}" if near else f"unknown command :{name}; ? lists all commands",
+        )
+    argument = argument.strip()
+    forms = {
+        each.words.partition(" ")[2]: each for each in COMMANDS if each.words.partition(" ")[0] == near[0]
+    }
+    word, _, rest = argument.partition(" ")
+    found, rest = (forms[word], rest.strip()) if word in forms else (forms.get(""), argument)
+    if found is None or (rest and not found.argument):
+        # An unknown word is refused, never ignored.
+        takes = " or ".join(form for form in forms if form) or "no argument"
+        return Parsed(None, argument, f":{near[0]} takes {takes}")
+    return Parsed(found, rest)  # fmt: skip
 
 
-def _unpin(target: Target, text: str) -> list[Request]:
-    if _names_messages(text):
-        return _of_messages("unpin")(target, text)
-    number = text.strip().removeprefix("#")
-    return (
-        [Request("unpin", None, None, {"fact": int(number)}, f"unpin fact #{number}")]
-        if number.isdecimal()
-        else []
-    )
+def completions(line: str, scopes: Iterable[str]) -> list[Action]:
+    """The commands that a line could still become on these screens; before its argument, then those too that have its
+    words in their name or their help."""
+    text = line.strip().lstrip("/:").casefold()
+    here = [action for action in possible(scopes) if action.words]
+    found = [
+        action for action in here if action.words.startswith(text) or text.startswith(f"{action.words} ")
+    ]
+    if text and not (found and " " in text):
+        words = text.split()
+        found += [
+            action for action in here
+            if action not in found and all(word in f"{action.words} {action.help}".casefold() for word in words)
+        ]  # fmt: skip
+    return found
 
 
-def _pin_lines(
-    requests: Callable[[Target, str], list[Request]], what: str
-) -> Callable[[Target, str], list[str]]:
-    """Say what would be done with messages; a fact or a text is pinned at once."""
+class CommandList:
+    """The commands that the bar lists for a line, of which the user may choose one."""
 
-    def lines(target: Target, text: str) -> list[str]:
-        if not _names_messages(text):
-            return []
-        if not target.agents:
-            return ["select an agent first"]
-        return _edit_lines(requests, what)(target, text)
+    def __init__(self, line: str, scopes: Iterable[str]) -> None:
+        self.line = line
+        self.matching = completions(line, scopes)
+        self.place: int | None = None
+        """The chosen command; None: what is typed counts."""
 
-    return lines
+    @property
+    def chosen(self) -> Action | None:
+        return self.matching[self.place] if self.place is not None else None
 
+    def move(self, step: int) -> bool:
+        """Choose the command so many rows further; False above the first, where none is chosen any more."""
+        if not self.matching or (self.place is None and step < 0):
+            return False
+        place = (self.place if self.place is not None else -1) + step
+        self.place = None if place < 0 else min(place, len(self.matching) - 1)
+        return True
 
-_ACTIONS: tuple[Action, ...] = (
-    Action(
-        "pause",
-        "p",
-        "Pause",
-        "pause the selected agent at its next step",
-        _each_agent("pause", able=_can_pause),
-        _why_not_pause,
-    ),
-    Action(
-        "resume",
-        "r",
-        "Resume",
-        "resume the selected agent; if nothing is running, the whole run",
-        _resume,
-        _why_not_resume,
-        starts_host=True,
-    ),
-    Action(
-        "steer",
-        "m",
-        "Message",
-        "send the selected agent a message, read before its next turn",
-        _each_agent("steer", lambda text: {"text": text}, able=_can_listen, verb="message to"),
-        _why_not_steer,
-        asks="Message to",
-    ),
-    Action(
-        "answer",
-        "a",
-        "Answer",
-        "answer the pending question: approve or deny",
-        _decide("approve"),
-        _why_not_answer,
-    ),
-    Action(
-        "undo",
-        "u",
-        "Undo",
-        "undo the last compaction: back to the view before it",
-        _each_agent("undo", able=_was_compacted),
-        _why_not_undo,
-        once=True,
-    ),
-    Action(
-        "redo",
-        "U",
-        "Redo",
-        "redo the compaction that was undone",
-        _each_agent("redo", able=_was_compacted),
-        _why_not_undo,
-        once=True,
-        free=True,
-        preview=lambda target, text: [
-            f"Redo {target.names}: reapply the last undone compaction. Refused if none was undone."
-        ],
-    ),
-    Action(
-        "drop",
-        "",
-        "Drop messages",
-        "show messages of the selected agent as pointers alone",
-        _drop,
-        _why_not_edit,
-        _edit_lines(_drop, "Drop these messages from the context of {name}."),
-        asks="Numbers of the messages, such as 12,14-16",
-        once=True,
-    ),
-    Action(
-        "rewrite",
-        "",
-        "Rewrite a summary",
-        "rewrite a summary or an observation of the selected agent",
-        _rewrite,
-        _why_not_undo,
-        _edit_lines(_rewrite, "Replace this text in the context of {name}."),
-        asks="The number of the summary, then its new text",
-        once=True,
-    ),
-    Action(
-        "rerun",
-        "R",
-        "Re-run",
-        "run the task again, with its memory",
-        _rerun(False),
-        lambda target: "" if target.tasks else "select a task first",
-        rerun_lines(False),
-        once=True,
-    ),
-    Action(
-        "rerun_fresh",
-        "F",
-        "Re-run fresh",
-        "run the task again, with an empty memory",
-        _rerun(True),
-        lambda target: "" if target.tasks else "select a task first",
-        rerun_lines(True),
-        once=True,
-    ),
-    Action(
-        "rerun_message",
-        "",
-        "Re-run with a message",
-        "run the task again, and say why; its agent and the planner read it",
-        _no_requests,
-        lambda target: "" if target.tasks else "select a task first",
-        once=True,
-        has_form=True,
-    ),
-    Action(
-        "plan_add",
-        "A",
-        "Add a task",
-        "add a task to the plan: instructions, role, what it depends on",
-        _no_requests,
-        _why_not_plan,
-        has_form=True,
-    ),
-    Action(
-        "plan_revise",
-        "V",
-        "Revise the task",
-        "change a task that does not run: title, instructions, role, dependencies, outputs",
-        _no_requests,
-        _why_not_revise,
-        has_form=True,
-    ),
-    Action(
-        "plan_drop",
-        "D",
-        "Drop the task",
-        "give the task up; those that depend on it run without it",
-        _drop_tasks,
-        _why_not_drop,
-        drop_lines,
-    ),
-    Action(
-        "compact",
-        "C",
-        "Compact",
-        "compact the agent's context now",
-        _each_agent(
-            "compact", lambda text: {"instructions": text.strip()} if text.strip() else {}, able=_has_context
-        ),
-        _why_not_compact,
-        compact_lines,
-        once=True,
-    ),
-    Action(
-        "cancel",
-        "X",
-        "Cancel",
-        "cancel the task (the planner: the whole run); what was done is kept",
-        _cancel,
-        _why_not_cancel,
-        cancel_lines,
-    ),
-    Action(
-        "pause_run",
-        "P",
-        "Pause run",
-        "pause every agent of the run at its next step",
-        _whole_run("pause"),
-        lambda target: (
-            "" if target.snapshot.state is SessionState.LIVE else _why_still(target) or "the run is not live"
-        ),
-        lambda target, text: ["Pause the whole run: every agent stops at its next step. r resumes it."],
-        free=True,
-    ),
-    Action(
-        "pause_now",
-        "N",
-        "Pause now",
-        "pause the agent at once, aborting the current call",
-        _each_agent("pause", lambda text: {"now": True}, able=_can_pause),
-        _why_not_pause,
-        lambda target, text: [
-            f"Pause {target.names} at once: the current model call or tool is aborted. Its cost still counts."
-        ],
-    ),
-    Action(
-        "budget",
-        "B",
-        "Budget",
-        "set or lift the run's budget",
-        _set_budget,
-        _why_not_budget,
-        budget_lines,
-        asks="Budget (usd 5, tokens 2000000, turns 200, seconds 3600)",
-    ),
-    Action(
-        "cancel_run",
-        "",
-        "Cancel run",
-        "end the whole run; what was done is kept",
-        _whole_run("cancel"),
-        _why_not_cancel_run,
-        lambda target, text: [
-            "Cancel the whole run: every task that has not ended is cancelled. What was done is kept."
-        ],
-        once=True,
-    ),
-    Action(
-        "pin",
-        "",
-        "Pin",
-        "put a text, or a fact, into every prompt of the run; or keep messages of the selected agent as they are",
-        _pin,
-        preview=_pin_lines(
-            _pin,
-            "Pin these messages of {name}, with their pairs: shown as they are through every compaction.",
-        ),
-        asks="Pin to every prompt: a text, or #FACT; or keep messages, such as 12,14-16",
-        once=True,
-    ),
-    Action(
-        "unpin",
-        "",
-        "Unpin",
-        "remove a fact from the prompts, or let messages be compacted again",
-        _unpin,
-        preview=_pin_lines(
-            _unpin, "Unpin these messages of {name}, with their pairs: compactions may cover them."
-        ),
-        asks="#FACT, or numbers of messages, such as 12,14-16",
-        once=True,
-    ),
-    Action(
-        "memory_sync",
-        "",
-        "Sync memory",
-        "persist the memory of every active agent now",
-        _whole_run("memory_sync"),
-        once=True,
-    ),
-    Action(
-        "revoke",
-        "",
-        "Revoke a grant",
-        "ask again about a tool or a pattern that was allowed",
-        _revoke,
-        asks="The grant's number (/grants lists them)",
-        once=True,
-    ),
-    Action("approve", "", "Approve", "approve the pending question", _decide("approve"), _why_not_answer),
-    Action(
-        "deny",
-        "",
-        "Deny",
-        "deny the pending question, with a reason",
-        _decide("deny"),
-        _why_not_answer,
-        asks="Reason (sent to the agent)",
-        text_optional=True,
-    ),
-)
-ACTIONS: tuple[Action, ...] = tuple(_of_ours(action) for action in _ACTIONS)
-BY_ID = {action.id: action for action in ACTIONS}
-PLAN_EDITS = (("plan_add", "Add task"), ("plan_revise", "Revise"), ("plan_drop", "Drop"))
-"""The actions that edit the plan, as the footer calls them."""
+    def window(self, rows: int) -> range:
+        """The places of the commands that are shown, the chosen one among them."""
+        top = max(0, min((self.place or 0) - rows // 2, len(self.matching) - rows))
+        return range(top, min(top + rows, len(self.matching)))

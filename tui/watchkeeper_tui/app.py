@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from textual import events
 from textual.app import SystemCommand
-from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
-from textual.keys import Keys
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
-from textual.widget import Widget
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.text import question_words
@@ -40,7 +37,7 @@ from watchkeeper.store.sessions import find
 from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import ACTIONS, OPENED_READ_ONLY
+from watchkeeper_tui.actions import BY_ID, MOVE, possible, read_keys, shown
 from watchkeeper_tui.control import (
     Control,
     ModelChoice,
@@ -51,8 +48,8 @@ from watchkeeper_tui.control import (
     start_run,
 )
 from watchkeeper_tui.formatting import event_facts
-from watchkeeper_tui.keymap import displaced, normal, shown_key, usable_keys
 from watchkeeper_tui.reader import Reader, lease_pid, lease_pids
+from watchkeeper_tui.requests import OPENED_READ_ONLY
 from watchkeeper_tui.sanitize import HostileTextFilter, clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import HelpScreen, WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
@@ -165,13 +162,13 @@ def _budgets(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         if reached and not (was is not None and (was.reached_at is not None or then >= 1)):
             title = "budget reached" if share >= 1 else "budget too small"
             used = (
-                f"{what} is spent"
+                f"{what} used up"
                 if share >= 1
-                else f"{what}, {share * 100:.0f} % spent: {budget_words(share)}"
+                else f"{what}, {share * 100:.0f} % used: {budget_words(share)}"
             )
             yield Notice(title, f"{used}; B raises it, r continues", "error")
         elif share >= NEAR and then < NEAR and not reached:
-            yield Notice("budget near", f"{share * 100:.0f} % of {what} is spent", "warning")
+            yield Notice("budget near", f"{share * 100:.0f}% of {what} used", "warning")
 
 
 def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
@@ -180,7 +177,7 @@ def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         SessionState.ENDED: ("session ended", "information"),
         SessionState.FAILED: ("run failed", "error"),
         SessionState.CANCELLED: ("run cancelled", "warning"),
-        SessionState.DEAD: ("run stopped: the background process is gone", "error"),
+        SessionState.DEAD: ("run stopped: background process gone", "error"),
     }
     if before.state is SessionState.LIVE and after.state in ends and after.session is not None:
         title, severity = ends[after.state]
@@ -208,6 +205,8 @@ def is_unattended(focused: bool | None, last_input: float, now: float) -> bool:
     return now - last_input >= UNATTENDED_SECONDS if focused is None else not focused
 
 
+_NOT_LISTED = frozenset({"back", "command", "theme", "quit.interrupt", "revoke"})
+"""What the palette leaves out: keys of the palette's own kind, and what its rows do better."""
 SEEN_SECONDS = 6.0
 """How long a notice stays after the user returns."""
 A_DAY = 86_400.0
@@ -280,6 +279,8 @@ class WatchkeeperApp(ThemedApp):
         """What acts on the open session."""
         self.left_by = "leave"
         """How the user left: `leave` or `pause`."""
+        self.left_at: tuple[str, ...] = ()
+        """Where the user left, from the outside in: hostile words."""
         self._probe = probe
         self._first_screen = screen
         self._discover = discover
@@ -291,7 +292,8 @@ class WatchkeeperApp(ThemedApp):
         self._presence: Presence | None = None
         self._present_at: tuple[str | None, int] = (None, 0)
         self._ticks = 0
-        self.set_keymap(self._usable_keys())
+        self.user_keys = read_keys(self.settings.keys)
+        self.set_keymap(self.user_keys.keymap())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
     def get_driver_class(self) -> type[Driver]:
@@ -327,7 +329,7 @@ class WatchkeeperApp(ThemedApp):
         self.reader.has_read.wait(FIRST_READING_SECONDS)
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
-        problems = [*self.settings.problems, *self.theme_problems, *self.key_problems]
+        problems = [*self.settings.problems, *self.theme_problems, *self.user_keys.problems]
         if self._layout_problem:
             problems.append(self._layout_problem)
         if problems:
@@ -402,14 +404,12 @@ class WatchkeeperApp(ThemedApp):
 
     def on_delivery_complete(self, event: events.DeliveryComplete) -> None:
         event.prevent_default()  # the toolkit would read the path as markup
-        where = (
-            f"is in {sanitize(str(event.path))}" if event.path is not None else "was handed to the browser"
-        )
-        self._say_in_front(f"✓ the picture {where}", "done")
+        where = f"saved to {sanitize(str(event.path))}" if event.path is not None else "sent to the browser"
+        self._say_in_front(f"✓ screenshot {where}", "done")
 
     def on_delivery_failed(self, event: events.DeliveryFailed) -> None:
         event.prevent_default()
-        self._say_in_front(f"✗ no picture: {sanitize(str(event.exception))}", "failed")
+        self._say_in_front(f"✗ screenshot failed: {sanitize(str(event.exception))}", "failed")
 
     def _say_in_front(self, text: str, role: str) -> None:
         front = next((each for each in reversed(self.screen_stack) if isinstance(each, WatchScreen)), None)
@@ -418,34 +418,10 @@ class WatchkeeperApp(ThemedApp):
 
     # Keys.
 
-    def _usable_keys(self) -> dict[str, str]:
-        self.key_problems: list[str] = []
-        self.key_changes: list[tuple[str, str]] = []
-        """The user's keys, and the defaults that they replace, each with what it is about."""
-        self._displaced: dict[str, tuple[str, str]] = {}
-        if not self.settings.keys:
-            return {}
-        groups = active_together()
-        used, self.key_problems = usable_keys(self.settings.keys, groups)
-        lost = self._displaced = displaced(used, groups)
-        labels = {
-            each.id: each.description for group in groups for each in group if isinstance(each, Binding)
-        }
-        self.key_changes += [(keys, f"{labels[name]} ({name})") for name, keys in used.items()]
-        self.key_changes += [
-            (left or "no key", f"{labels[name]} ({name}): its key is {winner}'s")
-            for name, (left, winner) in lost.items()
-        ]
-        # A key of the focused widget goes before that of its screen, so it must be taken from it. On one level the
-        # toolkit sees to that, and other screens keep theirs.
-        inner = {each.id for pane in panes_with_keys() for each in pane.BINDINGS if isinstance(each, Binding)}
-        return used | {name: left or Keys.Ignore.value for name, (left, _) in lost.items() if name in inner}
-
-    def key_for(self, binding_id: str, default: str) -> str:
-        """The key that the user has for something, as the footer shows it; empty where it has none."""
-        if binding_id in self._displaced:
-            return shown_key(self._displaced[binding_id][0])
-        return shown_key(self.settings.keys[binding_id]) if binding_id in self._keymap else default
+    def key_for(self, name: str) -> str:
+        """The key of an action, as the footer shows it; empty where it has none."""
+        keys = self.user_keys.of(BY_ID[name])
+        return shown(keys) if keys else ""
 
     def look_at(self, agent_id: str | None) -> None:
         """Have the reader read this agent too."""
@@ -469,7 +445,7 @@ class WatchkeeperApp(ThemedApp):
             save_layout(self._layout_path, changed)
         except OSError as error:
             if not self._layout_problem:
-                self._layout_problem = f"the layout cannot be saved: {error}"
+                self._layout_problem = f"cannot save the layout: {error}"
                 self._live.say(sanitize(self._layout_problem), "muted")
 
     # Going places.
@@ -505,7 +481,7 @@ class WatchkeeperApp(ThemedApp):
             return  # the user has gone elsewhere meanwhile
         until = then.get(found.agent_id, 1) if then is not None and isinstance(found, EventPlace) else 0
         if not isinstance(found, EventPlace):
-            said = found if isinstance(found, Exception) else "that event is no longer in the database"
+            said = found if isinstance(found, Exception) else "this event is no longer in the database"
             if isinstance(front, WatchScreen):
                 front.say(f"! {front.trouble(said)}", "failed")
         elif found.compaction_id is not None:
@@ -556,7 +532,7 @@ class WatchkeeperApp(ThemedApp):
         if read_only:
             self.call_after_refresh(
                 self._live.say,
-                f"{session_id} is open read-only: every action is refused",
+                f"{session_id} is open read-only; actions are not available",
                 "waiting",
                 seconds=30,
             )
@@ -650,12 +626,19 @@ class WatchkeeperApp(ThemedApp):
         """The models that a run in this workspace can use, and those that its roles ask for."""
         return await list_models(workspace)
 
+    def exit(self, *how: Any, **options: Any) -> None:
+        """End the dashboard, and remember where the user was."""
+        front = next((one for one in reversed(self.screen_stack) if isinstance(one, WatchScreen)), None)
+        if front is not None and front.is_usable:
+            self.left_at = front.whereabouts()
+        super().exit(*how, **options)
+
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""
         self.left_by = how
         session = self.snapshot.session
         if how == "pause" and session is not None:
-            self._live.say("pausing the run, then leaving …", "muted", seconds=60)
+            self._live.say("pausing the run, then quitting …", "muted", seconds=60)
             # Beside the event loop: another program may hold the database.
             self.run_worker(
                 lambda: self._pause(session.id), thread=True, exit_on_error=False, group="commands"
@@ -684,35 +667,22 @@ class WatchkeeperApp(ThemedApp):
         self.copy_to_clipboard(sanitize_text(text))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """What is possible on the screen, with its keys, by the table of actions; then the themes."""
+        if isinstance(screen, WatchScreen):
+            for action in possible(screen.scopes):
+                if action.group != MOVE and action.label and action.id not in _NOT_LISTED:
+                    key = self.key_for(action.id)
+                    words = action.said(screen.scopes).help or action.label
+                    yield SystemCommand(
+                        screen.label_of(action),
+                        f"{key}   {words}" if key else words,
+                        partial(screen.do, action),
+                    )
         for title, name in self.theme_commands().items():
             yield SystemCommand(title, f"switch to {name}", lambda name=name: self.choose_theme(name))
-        yield SystemCommand("Sessions", "every session", lambda: self.open_sessions(""))
-        yield SystemCommand("Start a run", "a goal, a model, a budget", self.open_start)
-        yield SystemCommand("Fleet", "several sessions at once, live", self.open_fleet)
-        if isinstance(screen, LiveScreen):
-            for action in ACTIONS:
-                yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
-            for title, words, do in screen.commands():
-                yield SystemCommand(title, words, do)
-            for name, title, words in (
-                ("timeline", "Timeline", "what each agent did when"),
-                ("charts", "Charts", "the selected agent over time: context, tokens per minute, cost"),
-                ("artifacts", "Saved artifacts", "what the agents saved"),
-                ("next_error", "Next failed call", "in the transcript of its agent"),
-                ("export", "Export", "this session as a web page, Markdown or JSON"),
-                ("fork", "Fork", "a new session that begins at a step of this one"),
-            ):
-                yield SystemCommand(title, words, getattr(screen, f"action_{name}"))
-        if isinstance(screen, WatchScreen):
-            yield SystemCommand(
-                "Usage", "what all sessions cost, by day, model, project", screen.action_usage
-            )
-            yield SystemCommand("Replay", "replay this session step by step", screen.action_replay)
-            yield SystemCommand("Help", "keys and commands", screen.action_help)
         yield SystemCommand(
             "Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture)
         )
-        yield SystemCommand("Quit", "leave the dashboard; the run continues", lambda: self.exit(0))
 
     def announce(self, notices: list[Notice], wanted: Notifications) -> None:
         """Show these notices in the dashboard and signal the terminal, as the settings say."""
@@ -812,54 +782,6 @@ def _at_home(driver: type[Driver]) -> type[Driver]:
     return TerminalDriver if driver is LinuxDriver else driver
 
 
-def panes_with_keys() -> list[type[Widget]]:
-    """The widgets that bind keys of their own, below a screen that binds some too."""
-    from watchkeeper_tui.screens.message import LinesView
-    from watchkeeper_tui.screens.replay import ReplayAgentPane
-    from watchkeeper_tui.screens.timeline import TimelineView
-    from watchkeeper_tui.widgets.agent import AgentPane
-    from watchkeeper_tui.widgets.rows import RowView
-
-    return [RowView, AgentPane, ReplayAgentPane, TimelineView, LinesView]
-
-
-def active_together() -> list[list[BindingType]]:
-    """The bindings of each screen, and of the panes in it that have keys of their own, with those that every
-    screen has."""
-    from watchkeeper_tui.screens.approval import ApprovalScreen
-    from watchkeeper_tui.screens.artifacts import ArtifactsScreen
-    from watchkeeper_tui.screens.compaction import CompactionScreen
-    from watchkeeper_tui.screens.compare import CompareScreen
-    from watchkeeper_tui.screens.dialogs import ForkScreen
-    from watchkeeper_tui.screens.external import ExternalQuestionScreen
-    from watchkeeper_tui.screens.fleet import FleetScreen, WorkersScreen
-    from watchkeeper_tui.screens.message import MessageScreen
-    from watchkeeper_tui.screens.replay import ReplayScreen
-    from watchkeeper_tui.screens.sessions import SessionsScreen
-    from watchkeeper_tui.screens.start import StartScreen
-    from watchkeeper_tui.screens.task_form import TaskFormScreen
-    from watchkeeper_tui.screens.timeline import TimelineScreen
-    from watchkeeper_tui.screens.usage import ChartScreen, UsageScreen
-    from watchkeeper_tui.screens.welcome import WelcomeScreen
-
-    panes = panes_with_keys()
-    common = [*WatchScreen.BINDINGS, *panes[0].BINDINGS]
-    screens = (
-        LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
-        FleetScreen, WelcomeScreen, TimelineScreen, UsageScreen, ChartScreen, ArtifactsScreen, ExternalQuestionScreen,
-        WorkersScreen,
-    )  # fmt: skip
-    groups = [[*screen.BINDINGS, *common] for screen in screens]
-    groups += [[*screen.BINDINGS, *WatchScreen.BINDINGS] for screen in (StartScreen, TaskFormScreen)]
-    inside: tuple[type[Screen[Any]], ...] = (LiveScreen, ReplayScreen, TimelineScreen, MessageScreen)
-    for screen, pane in zip(inside, panes[1:], strict=True):
-        own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
-        # Where a pane has a key of the screen's for itself, that is meant.
-        rest = [each for each in screen.BINDINGS if isinstance(each, Binding) and not normal(each.key) & own]
-        groups.append([*pane.BINDINGS, *rest, *common])
-    return groups
-
-
 def share_the_processor() -> None:
     """Set the interpreter up for a screen beside a reader, in one process.
 
@@ -880,7 +802,7 @@ def run(
     screen: str = "live",
     fleet: Sequence[str] = (),
     on_quit: Callable[[str], None] | None = None,
-    on_leave: Callable[[str], None] | None = None,
+    on_leave: Callable[[Sequence[str], str | None], None] | None = None,
     theme: str | None = None,
     discover: Callable[[], Discovery] | None = None,
 ) -> int:
@@ -888,7 +810,8 @@ def run(
 
     `session_id` None opens the newest session, or the list where there is none. `screen` is `live`, `sessions` or
     `fleet`: the sessions of `fleet`, or all that run, are paused or were active lately. `on_quit` receives how the user
-    left: `leave` or `pause` (the pause is already queued then). `on_leave` receives the id of the session that was open.
+    left: `leave` or `pause` (the pause is already queued then). `on_leave` receives where the user was, from the outside in
+    (hostile words), and the id of the session that was open (None: the user saw only the list).
 
     With `discover`, which finds what is on this machine, it opens the welcome: `on_quit` then receives `watch PROGRAM`,
     `import PROGRAM…` or `leave`. The database may not exist yet.
@@ -908,8 +831,10 @@ def run(
     if on_quit is not None:
         on_quit(app.left_by)
     session = app.snapshot.session
-    if on_leave is not None and session is not None:
-        on_leave(session.id)
+    if on_leave is not None:
+        only_list = screen == "sessions" and len(app.left_at) < 2
+        opened = session is not None and not (only_list and session.id == session_id)
+        on_leave(app.left_at, session.id if session is not None and opened else None)
     return code if code is not None else (app.return_code or 0)
 
 

@@ -17,8 +17,8 @@ from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store.agent_snapshot import StoredMessage
 from watchkeeper.store.place import Place, config_text
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import Request
 from watchkeeper_tui.reader import fold_message
+from watchkeeper_tui.requests import Request
 from watchkeeper_tui.snapshot import TranscriptBlock
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ class PromptPreview:
             f"Messages and observations: {before} → {after} of {formatting.tokens(self.limit)} tok ({change})"
         ]
         if self.high_water is not None:
-            lines[0] += f", up to #{self.high_water}, with a digest in place of the summary"
+            lines[0] += f", up to #{self.high_water} (with a digest as a placeholder for the summary)"
         if not self.cache_tokens_written:
-            return [*lines, "Prompt cache: stays as it is."]
+            return [*lines, "Prompt cache: unchanged."]
         cost = "" if self.cost_usd is None else f", about {formatting.money(self.cost_usd)}"
         kept = formatting.plural(self.messages_cached, "message")
         lines.append(
-            f"Prompt cache: keeps {kept}; {formatting.tokens(self.cache_tokens_written)} tok after it"
-            f" are written again{cost}."
+            f"Prompt cache: keeps {kept}; the next {formatting.tokens(self.cache_tokens_written)} tok"
+            f" are rewritten{cost}."
         )
         return lines
 
@@ -200,7 +200,7 @@ class ReadOnly(WatchkeeperError):
     """The user tried to control a session that is open read-only."""
 
     def __init__(self) -> None:
-        super().__init__("the session is open read-only; press s, then Enter opens it to act on it")
+        super().__init__("the session is open read-only; press s, then Enter to act on it")
 
 
 class StoreControl:
@@ -349,7 +349,7 @@ async def start_run(database_path: Place, request: RunRequest) -> tuple[str, str
     return str(json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])["session"]), ""
 
 
-FORMS = {"h": ("html", "a web page"), "m": ("md", "Markdown"), "j": ("json", "JSON, everything")}
+FORMS = {"h": ("html", "a web page"), "m": ("md", "Markdown"), "j": ("json", "JSON, complete")}
 """By key: the form's name, which is the file's ending too, and what people call it."""
 
 

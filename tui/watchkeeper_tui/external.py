@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from watchkeeper.records.waiting import Waiting
 from watchkeeper.store.external import NO_HOOK, External, ExternalQuestion, ExternalSession
-from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper.store.projection import AgentFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Condition, SessionState
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from watchkeeper.store.snapshot import FleetRow
 
 NOTHING_ASKED = "no pending questions"
-ASKS_NOBODY = f"{NOTHING_ASKED}; plain `claude -p` asks no question"
+ASKS_NOBODY = f"{NOTHING_ASKED}; `claude -p` never asks questions"
 IN_ITS_TERMINAL = {
-    "codex": "answer it in its terminal, or with `codex resume {session}`",
-    "opencode": "answer it in its terminal; `wk hooks install opencode --answer` hands permissions to you",
+    "codex": "answer it in the session's terminal or with `codex resume {session}`",
+    "opencode": "answer it in the session's terminal; to get permission requests here, run `wk hooks install opencode --answer`",
 }
 """Where a question is answered that cannot be answered here, where not for want of a hook of Claude Code. A thread of
 Codex may run in its daemon: it waits on after its terminal was closed or killed."""
-NOT_IMPORTED = "its log is not imported yet; `wk watch --all` and `wk import --watch-all` follow the logs"
-NO_INSTRUCTIONS = "Codex takes no instructions for a compaction from a hook"
+NOT_IMPORTED = "its log is not imported yet; `wk watch --all` or `wk import --watch-all` imports it"
+NO_INSTRUCTIONS = "Codex hooks cannot set compaction instructions"
 _ENDED_SOON = 5.0
 """Seconds by which a log may be written after its session's end was seen."""
 
@@ -85,7 +85,7 @@ def why_not_answer(session: ExternalSession | None, questions: Sequence[External
     if any(each.status == "waiting" for each in questions):
         return ""
     if questions:
-        return "an answer was sent, and is not confirmed yet"
+        return "answer sent, not confirmed yet"
     if session is None:
         return NOTHING_ASKED
     if session.status == "waiting":
@@ -96,7 +96,7 @@ def why_not_answer(session: ExternalSession | None, questions: Sequence[External
 def why_not_instruct(session: ExternalSession | None) -> str:
     """Why the compactions of a session cannot get instructions; empty where they can."""
     if session is None:
-        return "this session runs in no other terminal"
+        return "this session is not running in another terminal"
     return NO_INSTRUCTIONS if session.program == "codex" else ""
 
 
@@ -136,9 +136,7 @@ def dropping(session: ExternalSession) -> str:
     newest = session.compactions[-1]
     size = newest.get("bytes")
     held = (
-        f": the first {formatting.tokens(size)} bytes of its log hold what it drops"
-        if isinstance(size, int)
-        else ""
+        f": the first {formatting.tokens(size)} bytes of its log are dropped" if isinstance(size, int) else ""
     )
     trigger = newest.get("trigger")
     return line(f"{trigger if isinstance(trigger, str) else ''} compaction{held}".strip())
@@ -180,10 +178,14 @@ def row_of(session: ExternalSession) -> FleetRow:
     from watchkeeper.store.snapshot import FleetRow
 
     return FleetRow(
-        id=session.session_id, goal=name_of(session), title=None, model="", origin=session.program, status="running",
-        status_reason=None, last_active=session.last_active, event_seq=0, input_tokens=0, output_tokens=0,
-        cache_read_tokens=0, cache_write_tokens=0, cost_usd=None, unpriced_calls=0, model_calls=0, retries=0, errors=0,
-    )  # fmt: skip
+        id=session.session_id,
+        goal=name_of(session),
+        model="",
+        origin=session.program,
+        status="running",
+        created_at=session.last_active,
+        last_active=session.last_active,
+    )
 
 
 def joined(agent: AgentFacts, session: ExternalSession, questions: Sequence[ExternalQuestion]) -> AgentFacts:

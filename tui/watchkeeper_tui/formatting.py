@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from watchkeeper.records.text import change_text, event_text, subject_name, tokens_text
 from watchkeeper.records.text import model_name as model_name
 from watchkeeper.records.text import plural as plural
-from watchkeeper.store.snapshot import EventFacts, TaskFacts
+from watchkeeper.store.projection import TaskFacts
+from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.sanitize import clip, sanitize
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -184,6 +185,7 @@ _ROLES = {
     "parked": "slot",
     "cancelled": "paused",
     "abandoned": "paused",
+    "skipped": "muted",
     "dropped": "paused",
     "stale": "retrying",
     "retrying": "retrying",

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar, overload
 
 from watchkeeper.store.names import with_role
-from watchkeeper.store.snapshot import AgentFacts, TaskFacts
+from watchkeeper.store.projection import AgentFacts, TaskFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import (
@@ -232,7 +232,9 @@ class PlanRows(Sequence[PlanRow]):
             name=_name(task, agent),
             task=task,
             agent=agent,
-            condition=_condition(task, agent, snapshot, self.now),
+            condition=_with_those_below(
+                _condition(task, agent, snapshot, self.now), place, agent, snapshot, self.now
+            ),
             expandable=place.expandable,
             expanded=place.expanded,
             tokens=subtree.tokens,
@@ -261,17 +263,21 @@ class PlanShaper:
         collapsed: frozenset[str] = frozenset(),
         words: str = "",
         order: str = "tree",
+        is_tree: bool = False,
     ) -> PlanRows:
         """The rows to show. `words` keeps matching rows and, in the tree, those above them; `order` is one of
-        `ORDERS`."""
+        `ORDERS`. `is_tree`: it sorts what is below each row, and the tree stays."""
         # What is searched for may be a state, which time alone can change; what is sorted moves once a second
         # at most.
-        flat = order in _KEYS
-        wanted = (collapsed, words, order, int(now) if words or flat else 0)
+        is_sorted = order in _KEYS
+        flat = is_sorted and not is_tree
+        wanted = (collapsed, words, f"{order} {is_tree}", int(now) if words or is_sorted else 0)
         before, self._snapshot = self._snapshot, snapshot
         if before is None or wanted != self._for or not _same_shape(before, snapshot, exact=bool(words)):
             self._for = wanted
             nodes = plan_nodes(snapshot)
+            if is_sorted and is_tree:
+                _sort_below(nodes, snapshot, now, order)
             places = (
                 _sorted_places(nodes, snapshot, now, words, order)
                 if flat
@@ -362,18 +368,31 @@ def _sorted_places(
         yield _Place(node.id, "", node.task_id, node.agent_id, expandable=False, expanded=True)
 
 
+def _sort_below(roots: list[Node], snapshot: Snapshot, now: float, order: str) -> None:
+    """Sort the nodes below each node."""
+    key = _KEYS[order]
+    for root in roots:
+        for node in (root, *below(root)):
+            node.children.sort(
+                key=lambda each: key(
+                    snapshot.task(each.task_id), snapshot.agent(each.agent_id), snapshot, now
+                ),
+                reverse=True,
+            )
+
+
 def _urgency(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> float:
     role = _condition(task, agent, snapshot, now).role
     return -float(_URGENT.index(role)) if role in _URGENT else -float(len(_URGENT))
 
 
 ORDERS = {
-    "tree": "as it was planned",
+    "tree": "in plan order",
     "cost": "by cost",
     "rate": "by cost per minute",
     "tokens": "by tokens",
-    "context": "by how full the context is",
-    "attention": "by who needs you",
+    "context": "by context usage",
+    "attention": "by attention needed",
 }
 """The orders of the plan, with the words for them."""
 _URGENT = (
@@ -461,6 +480,30 @@ def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snaps
     if agent is not None:
         return agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
     return Condition("·", "pending", "pending")
+
+
+def _with_those_below(
+    condition: Condition, place: _Place, agent: AgentFacts | None, snapshot: Snapshot, now: float
+) -> Condition:
+    """The state of a row that stands for those below it: a workflow's run or phase, or one that is folded. Those that
+    wait for a person or are silent are named there."""
+    stands_for_them = not place.expanded or (agent is not None and agent.is_unit)
+    if place.node is None or not place.node.children or not stands_for_them:
+        return condition
+    if condition.role not in ("working", "silent", "muted"):
+        return condition
+    agents = [
+        each
+        for node in below(place.node)
+        if (each := snapshot.agent(node.agent_id)) is not None and not each.is_unit
+    ]
+    roles = [agent_condition(each, snapshot.state, now).role for each in agents]
+    for glyph, word, role in (("?", "waiting", "waiting"), ("!", "silent", "silent")):
+        if count := roles.count(role):
+            return Condition(
+                glyph, word, role, f"{count} of {formatting.plural(len(agents), 'agent')} {word}"
+            )
+    return condition
 
 
 def _name(task: TaskFacts | None, agent: AgentFacts | None) -> str:

@@ -16,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from watchkeeper.records import proc
 from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
+from watchkeeper.records.quota import Quota
 from watchkeeper.store import agent_snapshot
 from watchkeeper.store.agent_snapshot import ReportReader, StoredMessage, ViewFacts
 from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
@@ -25,16 +27,9 @@ from watchkeeper.store.external import External, ExternalReader
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import LEASE_HOLDER, ask_ahead
-from watchkeeper.store.snapshot import (
-    EVENTS_KEPT,
-    AgentFacts,
-    LiveFacts,
-    SessionFacts,
-    SessionSnapshotReader,
-    Statement,
-    Undone,
-    accept_any_text,
-)
+from watchkeeper.store.projection import AgentFacts, LiveFacts, SessionFacts
+from watchkeeper.store.quota import load_quotas
+from watchkeeper.store.snapshot import EVENTS_KEPT, SessionSnapshotReader, Statement, Undone, accept_any_text
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui.formatting import EventLine, event_lines, plural
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -55,7 +50,7 @@ def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[Tra
 
     role = message.role
     if message.cut:
-        return [block(0, role, f"{role} (too large to fold)", message.content)]
+        return [block(0, role, f"{role} (too large to format)", message.content)]
     try:
         content = json.loads(message.content)
     except (ValueError, RecursionError):
@@ -71,7 +66,7 @@ def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[Tra
         if kind == "text":
             found.append(block(index, role, role, str(part.get("text", ""))))
         elif kind in ("thinking", "redacted_thinking"):
-            said = str(part.get("thinking", "(redacted)")) or "(the provider does not show it)"
+            said = str(part.get("thinking", "(redacted)")) or "(hidden by the provider)"
             found.append(block(index, "thinking", "thinking", said))
         elif kind == "tool_use":
             name, given, call_id = str(part.get("name", "?")), part.get("input"), str(part.get("id"))
@@ -270,6 +265,8 @@ LOOK_SECONDS = 1.0
 """How often the lease is probed where nothing changes; a stopped host is visible within twice that."""
 SERVER_POLL_SECONDS = 0.02
 """How often a server is asked whether anything is new; a person waits for it."""
+QUOTA_SECONDS = 5.0
+"""How often it is read what is left of usage windows."""
 RETRY_SECONDS = 1.0
 LET_GO_SECONDS = 1.5
 """How long to wait before reopening a database whose files were removed."""
@@ -347,20 +344,11 @@ def _below(pid: int) -> dict[int, tuple[str, float, int]]:
     left = [pid]
     while left and len(found) < MOST_PROCESSES:
         parent = left.pop()
-        try:
-            threads = list(Path(f"/proc/{parent}/task").iterdir())
-            children = [int(one) for thread in threads for one in (thread / "children").read_text().split()]
-        except (OSError, ValueError):
-            continue
-        for child in children:
-            try:
-                stat = Path(f"/proc/{child}/stat").read_text(errors="replace")
-            except OSError:
-                continue
-            name, rest = stat[stat.index("(") + 1 : stat.rindex(")")], stat[stat.rindex(")") + 2 :].split()
-            ticks = int(rest[11]) + int(rest[12])
-            found[child] = (sanitize(name), ticks / os.sysconf("SC_CLK_TCK"), parent)
-            left.append(child)
+        for child in proc.children_of(parent):
+            stat = proc.stat_of(child)
+            if stat is not None:
+                found[child] = (sanitize(stat.name), stat.cpu_ticks / os.sysconf("SC_CLK_TCK"), parent)
+                left.append(child)
     return found
 
 
@@ -426,6 +414,8 @@ class Reader(threading.Thread):
         self._retry_seconds = RETRY_SECONDS
         self._detail: DetailFold | None = None
         self._external = ExternalReader(path)
+        self._quotas: tuple[Quota, ...] = ()
+        self._quotas_at = float("-inf")
         self._receipts = ReceiptWatch(path, self._nudge)
         self._joined: tuple[tuple[object, ...], tuple[AgentFacts, ...]] = ((), ())
         """What the agents were joined of, and they."""
@@ -526,7 +516,7 @@ class Reader(threading.Thread):
         elif gone := taken_away(self._files, identities(self._path)):
             # Long enough for the feed to close it too: the feed checks at least once a second.
             self._retry_seconds = LET_GO_SECONDS
-            raise StoreUnusable(f"{gone[0]} was deleted or replaced; what is shown is what was read before")
+            raise StoreUnusable(f"{gone[0]} was deleted or replaced; showing the last data read")
         refuse_second_name(self._path)
         connection = self._connection
         while self._questions:
@@ -549,6 +539,8 @@ class Reader(threading.Thread):
         if session_id is not None:
             ask_ahead(connection, [*self._external.asked(now), (LEASE_HOLDER, (session_id,))])
         outside = self._external.read(connection, now)
+        if not 0 <= now - self._quotas_at < QUOTA_SECONDS:
+            self._quotas, self._quotas_at = load_quotas(connection), now
         if session_id is None:
             if outside != self._snapshot.external:
                 shown = self._snapshot
@@ -560,7 +552,7 @@ class Reader(threading.Thread):
             self._probe(self._path, session_id) if on_file else lease_pid(self._path, session_id, connection)
         )
         shown = self._snapshot
-        same = host_pid == shown.host_pid and outside == shown.external
+        same = (host_pid, outside, self._quotas) == (shown.host_pid, shown.external, shown.quotas)
         if not changed and same and not self._is_starting():
             if self._fold is not None and not shown.rates.is_still:
                 rates = self._fold.rates(connection, now)
@@ -591,7 +583,7 @@ class Reader(threading.Thread):
             self._lines = ()
         reading = self._fold.read(connection, now, self._asked_of_agent(shown))
         if reading is None:
-            problem = f"session {session_id} is no longer in the database; press s for the others"
+            problem = f"session {session_id} is no longer in the database; s lists sessions"
             return shown.with_problem(problem, now) if shown.problem != problem else None
         if reading.events_anew:
             self._events.clear()
@@ -627,6 +619,7 @@ class Reader(threading.Thread):
             rates=reading.rates,
             detail=self._look(connection, session_id, agents),
             external=outside,
+            quotas=self._quotas,
             flagged=self._receipts.read(facts, agents),
         )
         return None if snapshot.shows_the_same(shown) else snapshot
@@ -684,7 +677,9 @@ class Reader(threading.Thread):
                 str(self._path), self._path.name if isinstance(self._path, Path) else str(self._path)
             )
         else:
-            problem = f"an internal error of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
+            problem = (
+                f"internal dashboard error ({type(error).__name__}: {error}); showing the last data read"
+            )
         while self._questions:
             self._questions.popleft()[1](error)
         if self._snapshot.problem != problem:

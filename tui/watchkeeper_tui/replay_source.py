@@ -222,7 +222,7 @@ class Projector(threading.Thread):
         if found is None:
             return Problem(f"session {self._session_id} is no longer in the database")
         if not found.times:
-            return Problem(f"session {self._session_id} has not begun: there is nothing to replay")
+            return Problem(f"session {self._session_id} has no events to replay yet")
         self._recording = found
         return Opened(found)
 

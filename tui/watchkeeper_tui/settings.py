@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.records.text import parser_mistake
 from watchkeeper.store.driver import make_private
 from watchkeeper.store.place import config_folder
 
@@ -56,6 +57,10 @@ class Settings:
     """One line for each setting that could not be used."""
 
 
+def _why(error: OSError | ValueError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else parser_mistake(error)
+
+
 def load_settings(folder: Path | None = None) -> Settings:
     """The settings of `config.toml`; a damaged file is a problem, not an error: the dashboard opens all the
     same."""
@@ -65,7 +70,7 @@ def load_settings(folder: Path | None = None) -> Settings:
     except (FileNotFoundError, NotADirectoryError):
         return Settings(reduced_motion=_wants_stillness())
     except (OSError, ValueError) as error:
-        return Settings(reduced_motion=_wants_stillness(), problems=(f"{path.name} is not used: {error}",))
+        return Settings(reduced_motion=_wants_stillness(), problems=(f"{path.name} ignored: {_why(error)}",))
     problems: list[str] = []
     still = content.get("reduced_motion", False)
     if not isinstance(still, bool):
@@ -73,15 +78,15 @@ def load_settings(folder: Path | None = None) -> Settings:
         still = False
     threshold = content.get("summarization_threshold", DEFAULT_THRESHOLD)
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0.1 < threshold <= 0.95:
-        problems.append("summarization_threshold must be a share between 0.1 and 0.95")
+        problems.append("summarization_threshold must be between 0.1 and 0.95")
         threshold = DEFAULT_THRESHOLD
     theme = content.get("theme")
     if theme is not None and not isinstance(theme, str):
-        problems.append("theme must be a name")
+        problems.append("theme must be a string")
         theme = None
     keys = content.get("keys", {})
     if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
-        problems.append('[keys] must hold keys by action, as in "act.pause" = "p"')
+        problems.append('[keys] must map actions to keys, as in "pause" = "p"')
         keys = {}
     notifications = _notifications(content.get("notifications", {}), problems)
     messages = tuple(f"{path.name}: {each}" for each in problems)
@@ -100,9 +105,7 @@ def _notifications(table: Any, problems: list[str]) -> Notifications:
     wanted: dict[str, Any] = {}
     for name, value in table.items():
         if name not in known:
-            problems.append(
-                f"notifications.{name} is not a setting; the settings are {', '.join(sorted(known))}"
-            )
+            problems.append(f"notifications.{name} is not a setting; use one of {', '.join(sorted(known))}")
         elif name == "terminal" and value not in SIGNALS:
             problems.append(f"notifications.terminal must be one of {', '.join(SIGNALS)}")
         elif name != "terminal" and not isinstance(value, bool):
@@ -116,18 +119,33 @@ SPLITS = (25, 75)
 """The least and the most, in per cent, of the width that the left panes may take, and of the height that the upper ones may."""
 
 
+ONE_LINE = 1
+"""The size of a pane that is pinned at one line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What is remembered. Each value is checked where it is used: a file of another version does no harm."""
 
     tab: str = ""
-    """The name of the agent pane's tab."""
+    """The name of the agent pane's tab in a session that has none of its own yet."""
+    tabs: dict[str, str] = field(default_factory=dict)
+    """That of each of the newest sessions that were looked at, by their ids."""
     order: str = "tree"
-    """How the plan is sorted."""
+    """How the plans of Watchkeeper's own runs are sorted."""
+    imported_order: str = "tree"
+    """How those of imported sessions are."""
+    ordered: str = ""
+    """The session in which the order was chosen: in any other one, the tree stays, and it sorts what is below each row."""
     split: int = 0
     """Per cent of the width for the left panes; 0 leaves it to the size of the terminal."""
     rows: int = 0
     """Per cent of the height for the upper panes; 0 as above."""
+    third: int = 0
+    """Per cent of the width for the third column; 0 as above."""
+    compaction: int = 0
+    """Per cent of the height of the lower panes for the compaction pane; `ONE_LINE` keeps it closed; 0: one line until a
+    compaction begins."""
     theme: str = ""
     """The theme that was chosen while it ran; one in the configuration goes before it."""
     hinted: bool = False
@@ -148,14 +166,26 @@ def load_layout(path: Path) -> tuple[Layout, str]:
     except (FileNotFoundError, NotADirectoryError):
         return Layout(), ""
     except (OSError, ValueError) as error:
-        return Layout(hinted=True), f"{path.name} is not used, so the layout is reset: {error}"
+        return Layout(hinted=True), f"{path.name} ignored, layout reset: {_why(error)}"
     if not isinstance(content, dict):
-        return Layout(hinted=True), f"{path.name} is not used, so the layout is reset: it holds no table"
-    known = {each.name: type(each.default) for each in fields(Layout)}
+        return Layout(hinted=True), f"{path.name} ignored, layout reset: not a JSON object"
+    known = {each.name: type(getattr(Layout(), each.name)) for each in fields(Layout)}
     usable: dict[str, Any] = {
         name: value for name, value in content.items() if name in known and type(value) is known[name]
     }
+    tabs = usable.get("tabs", {})
+    usable["tabs"] = {name: tab for name, tab in tabs.items() if isinstance(tab, str)}
     return Layout(**usable), ""
+
+
+MOST_TABS = 200
+"""The tabs of so many sessions are remembered."""
+
+
+def with_tab(layout: Layout, session_id: str, tab: str) -> dict[str, str]:
+    """The tabs of the sessions, with this one; the oldest is forgotten where there are too many."""
+    others = {each: name for each, name in layout.tabs.items() if each != session_id}
+    return dict([*others.items(), (session_id, tab)][-MOST_TABS:])
 
 
 def save_layout(path: Path, layout: Layout) -> None:

@@ -12,8 +12,10 @@ from heapq import nlargest
 from itertools import zip_longest
 from typing import Any
 
+from watchkeeper.records.quota import Quota
+from watchkeeper.records.readers import UNIT_ROLES
 from watchkeeper.records.text import clock_text, countdown
-from watchkeeper.records.waiting import Waiting, waiting_word
+from watchkeeper.records.waiting import UNKNOWN, Waiting, agent_word, waiting_word
 from watchkeeper.store.agent_snapshot import (
     CallFacts,
     FactFacts,
@@ -25,16 +27,8 @@ from watchkeeper.store.agent_snapshot import (
 from watchkeeper.store.external import External
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.outcome import RunEnding, run_ending
-from watchkeeper.store.snapshot import (
-    AgentFacts,
-    ApprovalFacts,
-    BudgetFacts,
-    CommandFacts,
-    CompactionFacts,
-    Rates,
-    SessionFacts,
-    TaskFacts,
-)
+from watchkeeper.store.projection import AgentFacts, CompactionFacts, SessionFacts, TaskFacts
+from watchkeeper.store.snapshot import ApprovalFacts, BudgetFacts, CommandFacts, Rates
 from watchkeeper_tui import formatting
 from watchkeeper_tui.formatting import EventLine
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
@@ -138,6 +132,8 @@ class Snapshot:
     detail: AgentDetail | None = None
     external: External = field(default_factory=External)
     """What sessions in other terminals do."""
+    quotas: tuple[Quota, ...] = ()
+    """What is left of providers' usage windows. Hostile names."""
     flagged: Mapping[str, str] = field(default_factory=dict)
     """Agents that are done, whose receipt a person should look at: by id, its summary. Hostile."""
     problem: str | None = None
@@ -306,6 +302,7 @@ class _Ended:
         return since >= command.applied_at or command.applied_at < self._known_from
 
 
+COMMAND = UNIT_ROLES[2]
 SILENT_SECONDS = 60.0
 TOOL_SILENT_SECONDS = 300.0
 """A tool may work for longer before a person should look."""
@@ -315,11 +312,11 @@ _NO_AGENTS_TEXT = {
     SessionState.OPENING: "Starting the background process…",
     SessionState.LIVE: "Starting the planner…",
     SessionState.PAUSED: "paused before any agent started; r resumes the run",
-    SessionState.DEAD: "the background process stopped; r starts another",
-    SessionState.REPLAY: "no agent had started yet",
-    SessionState.IDLE: "the log holds no agent",
-    SessionState.ENDED: "the log holds no agent",
-    SessionState.UNKNOWN: "no agent has started",
+    SessionState.DEAD: "the background process stopped; r resumes the run",
+    SessionState.REPLAY: "no agents started yet",
+    SessionState.IDLE: "no agents in the log",
+    SessionState.ENDED: "no agents in the log",
+    SessionState.UNKNOWN: "no agents started",
 }
 
 
@@ -354,6 +351,8 @@ def agent_condition(
     ended = _ENDED.get(agent.status)
     if ended is not None:
         glyph, word, role = ended
+        if agent_word(agent.status, agent.status_reason) == UNKNOWN:
+            return Condition("-", UNKNOWN, "muted", reason)
         word = waiting_word(agent.status, agent.status_reason) or word
         return Condition(glyph, word, role, reason if agent.status != "done" else "")
     if agent.status == "paused":
@@ -390,7 +389,7 @@ def _parked(agent: AgentFacts, state: SessionState, now: float, reason: str) -> 
         return Condition("◷", Waiting.LIMIT, "slot", reason)
     ends = f"until {clock_text(until, now)}"
     if state is not SessionState.REPLAY:
-        passed = "now, one call first" if state is SessionState.LIVE else "ended"
+        passed = "now, after one test call" if state is SessionState.LIVE else "ended"
         ends += f", in {countdown(until - now)}" if until > now else f", {passed}"
     return Condition("◷", Waiting.LIMIT, "slot", f"{ends} — {reason}" if reason else ends)
 
@@ -422,6 +421,8 @@ def silent_at(agent: AgentFacts) -> float:
 
 def _working(agent: AgentFacts, now: float) -> Condition:
     live = agent.live
+    if agent.role == COMMAND:
+        return Condition("●", "running", "working")  # no log tells what it writes
     silence = now - last_sign(agent) if now >= silent_at(agent) else None
     if live is None:
         return _at_work(silence)
@@ -479,7 +480,7 @@ def task_condition(task: TaskFacts, unmet: tuple[str, ...] | None = None) -> Con
     if task.status == "pending" and unmet:
         return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
     if task.status == "pending" and unmet is not None:
-        return Condition("◔", Waiting.SLOT, "slot", "waits for a free slot")
+        return Condition("◔", Waiting.SLOT, "slot", "waiting for a free slot")
     word = waiting_word(task.status, task.error or task.status_reason) or word
     note = (
         sanitize(task.error or task.status_reason or "")
@@ -547,7 +548,7 @@ class Roster:
             for before, agent in zip_longest(self._agents, agents):
                 if before is not agent:
                     self._look(agent, now)
-                    name = sanitize(agent.label)
+                    name = sanitize(agent.full_label)
                     if self.names.get(agent.id) != name:
                         names[agent.id] = name
             if names:
@@ -597,6 +598,8 @@ class Roster:
         self._next_turn = float("inf")
 
     def _look(self, agent: AgentFacts, now: float) -> None:
+        if agent.is_unit:
+            return  # the agents below it count
         condition = agent_condition(agent, self._state, now)
         before = self._glyphs.get(agent.id)
         if before != condition.glyph:

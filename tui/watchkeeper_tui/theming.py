@@ -21,6 +21,7 @@ from textual.color import Color, ColorParseError
 from textual.command import Command, CommandPalette
 from textual.theme import Theme
 
+from watchkeeper.records.text import parser_mistake
 from watchkeeper.store.place import config_folder
 from watchkeeper_tui.keymap import KeyOrder
 from watchkeeper_tui.sanitize import sanitize
@@ -119,7 +120,7 @@ def parse_style(text: str) -> Style:
                 colour = RichColor.parse(word.removeprefix("ansi_"))
             except Exception as error:
                 raise ValueError(
-                    f"{word!r} is neither a colour (#rrggbb, ansi_red) nor bold, italic, underline, reverse"
+                    f"{word!r} must be a colour (#rrggbb, ansi_red), bold, italic, underline or reverse"
                 ) from error
             if behind:
                 background = colour
@@ -208,7 +209,8 @@ def load_themes(
             try:
                 theme = read_theme(path, plain=plain)
             except (OSError, ValueError, UnicodeDecodeError) as error:
-                problems.append(f"theme {path.name}: {error}")
+                why = parser_mistake(error) if isinstance(error, ValueError) else error.strerror or str(error)
+                problems.append(f"theme {path.name}: {why}")
             else:
                 found[theme.theme.name] = theme
     if DEFAULT_THEME not in found:
@@ -229,12 +231,12 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
     screen, roles, variables = (_table(content, key) for key in ("screen", "roles", "variables"))
     if content:
         raise ValueError(
-            f"unknown key {next(iter(content))!r}; a theme has name, title, dark, ansi, [screen], [roles],"
-            " [variables]"
+            f"unknown key {next(iter(content))!r}; allowed keys: name, title, dark, ansi, [screen], [roles], "
+            "[variables]"
         )
     for key in screen:
         if key not in _SCREEN:
-            raise ValueError(f"unknown key {key!r} in [screen]; it may hold {', '.join(sorted(_SCREEN))}")
+            raise ValueError(f"unknown key {key!r} in [screen]; allowed keys: {', '.join(sorted(_SCREEN))}")
     for table, values in (("screen", screen), ("variables", variables)):
         for key, value in values.items():
             _check_colour(table, key, value)
@@ -263,13 +265,11 @@ def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
 def _check_colour(table: str, key: str, value: object) -> None:
     """The toolkit would end the program over a colour that it cannot read."""
     if re.fullmatch(r"[a-z][a-z0-9-]*", key) is None:
-        raise ValueError(f"{key!r} in [{table}] is not the name of a colour")
+        raise ValueError(f"{key!r} in [{table}] is not a colour name")
     try:
         Color.parse(value if isinstance(value, str) else "")
     except ColorParseError:
-        raise ValueError(
-            f"{key} = {value!r} in [{table}] is not a colour; write #rrggbb or ansi_red"
-        ) from None
+        raise ValueError(f"{key} = {value!r} in [{table}] is not a colour; use #rrggbb or ansi_red") from None
 
 
 def _foreground(theme: Theme) -> dict[str, str]:
@@ -385,9 +385,9 @@ class ThemedApp(KeyOrder):
     def choose_theme(self, name: str) -> tuple[str, str]:
         """Switch to a theme; returns what to say about it, and in which role."""
         if not name:
-            return f"which theme? {', '.join(sorted(self.themes))}", "text"
+            return f"choose a theme: {', '.join(sorted(self.themes))}", "text"
         if name not in self.themes:
-            return f"no theme {sanitize(name)!r}; there are {', '.join(sorted(self.themes))}", "failed"
+            return f"unknown theme {sanitize(name)!r}; use one of {', '.join(sorted(self.themes))}", "failed"
         self._chosen = name
         self._apply_theme(name)
         self.theme_chosen(name)

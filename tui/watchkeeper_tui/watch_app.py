@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from textual.message_pump import MessagePump
 
 from watchkeeper.store.snapshot import EventFacts
+from watchkeeper_tui.actions import UserKeys
 from watchkeeper_tui.control import Control, ModelChoice, RunRequest
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.settings import Layout, Settings
@@ -63,13 +64,11 @@ class WatchApp(Protocol):
         """Why nothing can be done to the open session; empty where it can."""
         ...
 
-    def key_for(self, binding_id: str, default: str) -> str:
-        """The key that the user has for something, as the footer shows it; empty where it has none."""
-        ...
+    user_keys: UserKeys
+    """The keys that the user has set."""
 
-    @property
-    def key_changes(self) -> Sequence[tuple[str, str]]:
-        """The user's own keys, and the defaults that they replace, each with what it is about."""
+    def key_for(self, name: str) -> str:
+        """The key of an action, as the footer shows it; empty where it has none."""
         ...
 
     def look_at(self, agent_id: str | None) -> None:

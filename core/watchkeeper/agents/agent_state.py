@@ -37,7 +37,7 @@ from watchkeeper.store import messages as message_rows
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import Reads, encode
 from watchkeeper.store.plans import Task
-from watchkeeper.store.snapshot import composition_of
+from watchkeeper.store.projection import composition_of
 from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def preview_lines(foretold: Preview) -> list[str]:
     """A preview in two lines."""
     change = f"{foretold.tokens_before:,} → {foretold.tokens:,} of {foretold.limit:,} tokens"
     if foretold.high_water is not None:
-        change += f", up to message {foretold.high_water}, a digest in the place of the summary"
+        change += f", up to message {foretold.high_water}, with a digest instead of a summary"
     if not foretold.cache_tokens_written:
-        return [change, "the cached prompt stays as it is"]
+        return [change, "the prompt cache stays valid"]
     cost = "" if foretold.cost_usd is None else f", about {cost_text(foretold.cost_usd)}"
     return [
         change,
-        f"{foretold.cache_tokens_void:,} cached tokens become void, {foretold.cache_tokens_written:,} are written"
+        f"{foretold.cache_tokens_void:,} cached tokens are invalidated, {foretold.cache_tokens_written:,} are written"
         f" again{cost}",
     ]
 
@@ -157,6 +157,7 @@ class Recorded:
             tx,
             self.agent_id,
             view_version=change.view.version,
+            messages=len(change.messages),
             last_seq=self.last_seq,
             message_tokens=self.total_tokens,
             context_tokens=change.tokens,
@@ -242,14 +243,14 @@ class AgentMemory:
         calibration: float = 1.0,
     ) -> AgentMemory:
         """The memory as it was committed: the messages that the current view shows, and the first."""
-        row = reads.one("SELECT view_version, last_seq, message_tokens FROM agents WHERE id = ?", (agent_id,))
+        so_far = agents.progress(reads, agent_id)
         views = message_rows.load_views(reads, agent_id)
-        current = next(view for view in views if view.version == row[0])
+        current = next(view for view in views if view.version == so_far.view_version)
         messages = message_rows.load_messages(reads, agent_id, 1, 1)
         start = needed_from(current)
         if uncovered_from(current) - start > MOST_REREAD:
             start = uncovered_from(current)
-        if start <= row[1]:
+        if start <= so_far.last_seq:
             messages += message_rows.load_messages(reads, agent_id, max(2, start))
         pinned = {seq for view in views for seq in view.pins} - {message.seq for message in messages}
         if pinned:
@@ -260,20 +261,18 @@ class AgentMemory:
             agent_id=agent_id,
             messages=messages,
             views=views,
-            current=row[0],
+            current=so_far.view_version,
             calibration=calibration,
-            total_tokens=row[2],
+            total_tokens=so_far.message_tokens,
         )
         return cls(state, agent_id)
 
     @classmethod
     def stored(cls, reads: Reads, agent_id: str, counter: TokenCounter) -> AgentMemory:
         """The memory as a reader of the store knows it, to look at: its limits as the host wrote them last."""
-        row = reads.one(
-            "SELECT context_limit, context_tokens, composition FROM agents WHERE id = ?", (agent_id,)
-        )
-        parts = dict(composition_of(row[2]))
-        limit = row[1] + parts["headroom"] if "headroom" in parts else row[0]
+        so_far = agents.progress(reads, agent_id)
+        parts = dict(composition_of(so_far.composition))
+        limit = so_far.context_tokens + parts["headroom"] if "headroom" in parts else so_far.context_limit
         share = min(1.0, parts["threshold"] / limit) if parts.get("threshold") and limit else 0.75
         return cls.load(reads, agent_id, ContextLimits(max(1, limit), 0, share), counter)
 
@@ -296,7 +295,7 @@ class AgentMemory:
             for view in undo_targets({view.version: view for view in state.views}, state.view):
                 self._reach(reads, move, view.version)
                 if state.undo_fits(view.version):
-                    raise ValueError(f"{error} Version {view.version} fits: undo to that one.") from None
+                    raise ValueError(f"{error} Version {view.version} fits: undo to that version.") from None
             raise
 
     def _reach(self, reads: Reads, move: Literal["undo", "redo"], to: int | None) -> None:
@@ -340,8 +339,8 @@ class AgentMemory:
         if replaced > 2 * HEADING_TOKENS:
             return None
         return (
-            f"there is nothing to gain: up to message {begun.high_water} the context holds {replaced} tokens, and a summary"
-            " with its heading takes about as many"
+            f"compaction would not free any tokens: the context through message {begun.high_water} is {replaced} tokens, and a "
+            "summary would be about as long"
         )
 
     def _to_pin(self, reads: Reads, seqs: Collection[int]) -> list[Message]:
@@ -414,10 +413,7 @@ def inputs_of(reads: Reads, task: Task) -> list[Input]:
         other = plans.load_task(reads, need)
         if other is None or other.assigned_agent is None:
             continue
-        outputs = reads.all(
-            "SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,)
-        )
-        names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
+        names = {ref: name for name, ref in artifacts.made_by(reads, other.assigned_agent)}
         wanted = set(other.expected_outputs)
         kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
         # Only the promised outputs are handed on; the others can still be read by name.
@@ -434,6 +430,14 @@ def missing_outputs(reads: Reads, agent: Agent, folder: Path) -> list[str]:
         return []
     saved = {name for name, _ in produced_by(reads, agent.id)}
     return [one for one in task.expected_outputs if not _is_there(one, saved, folder)]
+
+
+def completes_outputs(reads: Reads, agent: Agent, folder: Path, saved: Collection[object]) -> bool:
+    """Whether the artifacts that the agent has just `saved` were the last that its task was expected to have."""
+    task = plans.load_task(reads, agent.task_id) if agent.task_id is not None else None
+    if task is None or not any(one in saved for one in task.expected_outputs):
+        return False
+    return not missing_outputs(reads, agent, folder)
 
 
 def _is_there(output: str, saved: Collection[str], folder: Path) -> bool:
@@ -462,7 +466,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         kind="result",
     )
     agents.move(tx, agent.id, AgentStatus.DONE)
-    tx.execute("UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id))
+    plans.note_resume_point(tx, task.id, agent.id, turn, seq)
     refs = [result_ref, *(ref for _, ref in produced)]
     used = plans.inputs_hash([one.ref for one in inputs_of(tx, task)], task.instructions)
     if task.status is TaskStatus.STALE or task.inputs_hash not in (None, used):
@@ -476,7 +480,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         tx,
         "task_done",
         task.id,
-        result=cut(text, RESULT_CHARACTERS, f"the rest is in result/{task.name}"),
+        result=cut(text, RESULT_CHARACTERS, f"full text in result/{task.name}"),
         result_ref=result_ref,
         **({"whole_result": f"result/{task.name}"} if len(text) > RESULT_CHARACTERS else {}),
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
@@ -501,14 +505,7 @@ def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, tur
     if agent.task_id is None:
         sessions.set_status(tx, SessionStatus.FAILED, reason)
         return
-    # Failures are counted for as long as no turn comes between them: what a planner may resume is bounded by
-    # that.
-    tx.execute(
-        "UPDATE tasks SET error = ?1, failures = CASE WHEN resume_token LIKE ?2 THEN failures + 1 ELSE 1"
-        " END, resume_token = ?3"
-        " WHERE id = ?4",
-        (reason, f"{agent.id}:{turn}:%", f"{agent.id}:{turn}:{seq}", agent.task_id),
-    )
+    plans.note_failure(tx, agent.task_id, agent.id, turn, seq, reason)
     plans.move(tx, agent.task_id, TaskStatus.FAILED, reason, agent=agent.id)
     task = plans.load_task(tx, agent.task_id)
     assert task is not None
@@ -544,28 +541,24 @@ def pause(tx: Transaction, agent: Agent, reason: str, *, tell: bool) -> None:
 
 def notify_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> None:
     """Put news of a task into the planner's inbox."""
-    row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
+    planner_id = sessions.require(tx, tx.session_id).planner_agent_id
     task = plans.load_task(tx, task_id)
-    if row is None or row[0] is None or task is None:
+    if planner_id is None or task is None:
         return
-    plans.post(tx, row[0], kind, {"task": task.name, "title": task.title, **payload})
+    plans.post(tx, planner_id, kind, {"task": task.name, "title": task.title, **payload})
 
 
 def notify_planner_of_person(tx: Transaction, text: str) -> None:
     """Put one line about an act of a person, which leaves the plan as it is, into the planner's inbox. The planner
     reads it with its next message, and is not woken for it."""
-    row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
-    if row is not None and row[0] is not None:
-        plans.post(tx, row[0], plans.NOTICE, {"text": f"A person {one_line(text, 600)}"})
+    planner_id = sessions.require(tx, tx.session_id).planner_agent_id
+    if planner_id is not None:
+        plans.post(tx, planner_id, plans.NOTICE, {"text": f"A person {one_line(text, 600)}"})
 
 
-def produced_by(tx: Any, agent_id: str) -> list[tuple[str, str]]:
+def produced_by(reads: Reads, agent_id: str) -> list[tuple[str, str]]:
     """What an agent saved, the newest of each name, in order of name: `(name, reference)`."""
-    rows = tx.all(
-        "SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = 'artifact' ORDER BY id", (agent_id,)
-    )
-    newest = {row[0]: artifacts.ref_of(row[1]) for row in rows}
-    return sorted(newest.items())
+    return sorted(dict(artifacts.made_by(reads, agent_id, kind="artifact")).items())
 
 
 def learned_by(tx: Transaction, agent_id: str) -> list[str]:
@@ -586,7 +579,7 @@ def memory_delta(
     """What a sub-agent learned and made, with pointers to the sources, as an artifact; returns its
     reference."""
     learned = facts.current_facts(tx, tx.session_id, writer=agent.id)
-    last_seq = tx.one("SELECT last_seq FROM agents WHERE id = ?", (agent.id,))[0]
+    last_seq = agents.progress(tx, agent.id).last_seq
     delta = {
         "agent": agent.id,
         "task": task_name,
@@ -627,6 +620,10 @@ class TaskOutcome(StrEnum):
     """Needs a person (no credit, bad key, budget): the session must pause."""
     FINISHED = "finished"
     """The planner ended the session."""
+
+
+GOES_ON_BY_ITSELF = frozenset({TaskOutcome.IDLE, TaskOutcome.PARKED})
+"""A host starts the loop of such an agent again. Where the agent was asked to pause meanwhile, it pauses instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from watchkeeper.agents.calls import IDENTICAL_RUNS, Call, assert_mine, identical_runs
+from watchkeeper.agents.calls import IDENTICAL_RUNS, assert_mine, identical_runs
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.tools.contract import (
@@ -38,7 +38,7 @@ from watchkeeper.records.tool_inputs import (
     written_paths,
 )
 from watchkeeper.store import agents, commands
-from watchkeeper.store.agents import Agent
+from watchkeeper.store.agents import Agent, Call
 from watchkeeper.store.commands import (
     CONFLICT,
     GUARDED,
@@ -48,7 +48,6 @@ from watchkeeper.store.commands import (
     unified_diff,
 )
 from watchkeeper.store.database import protected_files
-from watchkeeper.store.driver import decode
 from watchkeeper.store.transaction import Transaction
 
 BY_CONFIGURATION = "The configuration denies this. Nothing was done."
@@ -56,7 +55,7 @@ BY_CONFIGURATION = "The configuration denies this. Nothing was done."
 PRESENCE_SECONDS = 1.0
 """How soon a host that denies unwatched questions learns that the last who watched has left."""
 
-FILE_CHANGED = "the file changed after the question was asked; this is what changed in it since"
+FILE_CHANGED = "the file changed after the approval was requested; the diff shows the changes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,41 +112,36 @@ class Approvals:
         """
         if question is not None:
             return await self._ask(call, None, question.cause, question.note, question)
-        store = self._environment.store
-        row = store.one(
-            "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY"
-            " coalesce(commit_seq, 0) DESC LIMIT 1",
-            (call.id,),
-        )
-        if row is not None and row["scope"] == "grant" and self._granted(call) is None:
+        asked = commands.asked_about(self._environment.store, call.id)
+        if asked is not None and asked.scope == "grant" and self._granted(call) is None:
             # the grant that answered was revoked before the call ran, or is one of the session that was
             # forked
-            row = None
+            asked = None
         repeated = self._repeated(call)
         paths = written_paths(self._workspace, call.arguments)
         refused_paths = [one for one in paths if not self._environment.is_path_granted(one.name)]
         if paths and not refused_paths and call.name in (*FILE_CHANGES, PROGRAM_CHANGES):
             permission = Permission.ALLOW
         guarded = next((one.guard for one in refused_paths if one.guard), "")
-        if guarded and row is not None and row["scope"] == "grant":
-            row = None
+        if guarded and asked is not None and asked.scope == "grant":
+            asked = None
         while True:
             if changed:
-                waiting = (
-                    row is not None and row["status"] == ApprovalStatus.WAITING and row["cause"] == "changed"
+                waits = (
+                    asked is not None and asked.status is ApprovalStatus.WAITING and asked.cause == "changed"
                 )
                 permit = await self._ask(
-                    call, row["id"] if waiting else None, "changed", changed, before=before
+                    call, asked.id if asked is not None and waits else None, "changed", changed, before=before
                 )
-                row = None
-            elif row is not None and (
-                row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
-                or (row["status"] == ApprovalStatus.EXPIRED and row["cause"] == CONFLICT)
+                asked = None
+            elif asked is not None and (
+                asked.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
+                or (asked.status is ApprovalStatus.EXPIRED and asked.cause == CONFLICT)
             ):
                 await self._stop_waiting()
-                permit = self._answered(call, row["id"])
-            elif row is not None and row["status"] == ApprovalStatus.WAITING:
-                permit = await self._ask(call, row["id"], row["cause"] or "permission", row["note"] or "")
+                permit = self._answered(call, asked.id)
+            elif asked is not None and asked.status is ApprovalStatus.WAITING:
+                permit = await self._ask(call, asked.id, asked.cause or "permission", asked.note or "")
             elif repeated:
                 permit = await self._ask(call, None, "repetition", repeated)
             elif guarded:
@@ -184,29 +178,23 @@ class Approvals:
             self._environment.store,
             self._environment.settings.approval_timeout_seconds,
         )
-        row = store.one(
-            "SELECT id, status, created_at FROM approvals WHERE agent_id = ? AND cause = ? AND subject_digest = ?"
-            " AND status <> ? ORDER BY commit_seq DESC LIMIT 1",
-            (self._agent.id, question.cause, question.digest, ApprovalStatus.CANCELLED),
-        )
-        if row is not None:
-            is_late = bool(timeout_seconds) and self._environment.clock.now() - row[2] > (
+        asked = commands.asked_before(store, self._agent.id, question.cause, question.digest)
+        if asked is not None:
+            is_late = bool(timeout_seconds) and self._environment.clock.now() - asked.created_at > (
                 timeout_seconds or 0
             )
 
             def take_over(tx: Transaction) -> None:
-                tx.execute("UPDATE approvals SET tool_call_id = ? WHERE id = ?", (call.id, row[0]))
-                edited = tx.one("SELECT edited_input FROM approvals WHERE id = ?", (row[0],))[0]
-                tx.execute("UPDATE tool_calls SET edited_input = ? WHERE id = ?", (edited, call.id))
-                if row[1] == ApprovalStatus.WAITING and is_late:
-                    agents.expire_approval(tx, row[0], call.name)
+                commands.take_over_question(tx, asked.id, call.id)
+                if asked.status is ApprovalStatus.WAITING and is_late:
+                    agents.expire_approval(tx, asked.id, call.name)
 
             await store.commit(take_over)
-            if row[1] != ApprovalStatus.WAITING or is_late:
-                return self._answered(call, row[0])
+            if asked.status is not ApprovalStatus.WAITING or is_late:
+                return self._answered(call, asked.id)
         try:
             async with asyncio.timeout(seconds):
-                known = row[0] if row is not None else None
+                known = asked.id if asked is not None else None
                 return await self._ask(call, known, question.cause, question.note, question)
         except TimeoutError:
             return None
@@ -216,8 +204,7 @@ class Approvals:
     async def _stop_waiting(self) -> None:
         """Where a host died between a person's answer and what follows from it, the agent waits no more."""
         agent_id = self._agent.id
-        row = self._environment.store.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
-        if row is not None and row[0] == AgentStatus.WAITING:
+        if agents.status_of(self._environment.store, agent_id) is AgentStatus.WAITING:
             await self._environment.store.commit(lambda tx: agents.move(tx, agent_id, AgentStatus.WORKING))
 
     def _repeated(self, call: Call) -> str:
@@ -226,7 +213,7 @@ class Approvals:
             return ""
         count = identical_runs(self._environment.store, self._agent.id, call, self._has_effects)
         return (
-            f"the same {call.name} call, with the same input, ran {count} times already"
+            f"the same {call.name} call with the same input already ran {count} times"
             if count >= IDENTICAL_RUNS
             else ""
         )
@@ -310,10 +297,7 @@ class Approvals:
         def put(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
             if is_new:
-                tx.execute(
-                    "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
-                    (ToolCallStatus.PENDING, call.id, ToolCallStatus.RUNNING),
-                )
+                agents.hold_tool_call(tx, call.id)
                 agents.ask_approval(
                     tx,
                     approval_id=question_id,
@@ -328,7 +312,7 @@ class Approvals:
                     subject_digest=digest or None,
                     premises=premises.encoded() if premises is not None else None,
                 )
-            what = f"a conflict of {call.name}" if cause == CONFLICT else f"wants to run {call.name}"
+            what = "a merge conflict" if cause == CONFLICT else f"wants to run {call.name}"
             agents.move(tx, agent.id, AgentStatus.WAITING, what)
 
         decided = environment.decisions.setdefault(question_id, asyncio.Event())
@@ -356,9 +340,11 @@ class Approvals:
                 await _within(decided, PRESENCE_SECONDS)
             if not await _within(decided, timeout_seconds):
                 return False
-            status = environment.store.one("SELECT status FROM approvals WHERE id = ?", (question_id,))[0]
-            if status != ApprovalStatus.WAITING or (
-                cause == "permission" and self._granted(call) is not None
+            asked = commands.load_asked(environment.store, question_id)
+            if (
+                asked is None
+                or asked.status is not ApprovalStatus.WAITING
+                or (cause == "permission" and self._granted(call) is not None)
             ):
                 return True
             # woken by a grant that another question was answered with, and that does not cover this call
@@ -386,28 +372,24 @@ class Approvals:
 
     def _answered(self, call: Call, question_id: str) -> Permit:
         """The stored answer of a question."""
-        row = self._environment.store.one(
-            "SELECT a.status, a.reason, a.subject_digest, a.scope, c.edited_input, a.cause, a.premises, a.note FROM approvals a"
-            " JOIN tool_calls c ON c.id = a.tool_call_id WHERE a.id = ?",
-            (question_id,),
-        )
-        status, reason, digest, scope, edited, cause, premises, note = row
-        if status == ApprovalStatus.EXPIRED and cause == CONFLICT:
-            return Permit(call, True, subject_digest=digest or "")  # the tool goes on without an answer
-        if status != ApprovalStatus.APPROVED:
-            return Permit(call, False, _denial(status, reason, cause, note))
-        if edited is not None:
+        asked = commands.load_asked(self._environment.store, question_id)
+        assert asked is not None
+        digest = asked.subject_digest or ""
+        if asked.status is ApprovalStatus.EXPIRED and asked.cause == CONFLICT:
+            return Permit(call, True, subject_digest=digest)  # the tool goes on without an answer
+        if asked.status is not ApprovalStatus.APPROVED:
+            return Permit(call, False, _denial(asked.status, asked.reason, asked.cause, asked.note))
+        if asked.edited_input is not None:
             original = call.original if call.original is not None else call.arguments
-            call = replace(call, arguments=decode(edited), original=original)
-        if scope == "grant":  # it must hold still, and says what runs
+            call = replace(call, arguments=asked.edited_input, original=original)
+        if asked.scope == "grant":  # it must hold still, and says what runs
             granted = self._granted(call)
             return (
                 Permit(call, True, pipeline=granted[1])
                 if granted is not None
                 else Permit(call, False, "The grant that allowed this was revoked. Nothing was done.")
             )
-        rests_on = Premises.decoded(decode(premises)) if premises is not None else None
-        return Permit(call, True, subject_digest=digest or "", premises=rests_on)
+        return Permit(call, True, subject_digest=digest, premises=asked.premises)
 
 
 def _denial(status: str, reason: str | None, cause: str | None, note: str | None) -> str:
@@ -417,8 +399,8 @@ def _denial(status: str, reason: str | None, cause: str | None, note: str | None
         return f"A person {'cancelled this merge' if cause == CONFLICT else 'denied this'}{why}. Nothing was done."
     if status == ApprovalStatus.EXPIRED:
         why = f" ({note})" if cause == "repetition" else ""
-        return f"No person answered in time, so this was denied{why}. Nothing was done."
-    return f"The question was withdrawn{why}. Nothing was done."
+        return f"The approval timed out, so this was denied{why}. Nothing was done."
+    return f"The approval request was withdrawn{why}. Nothing was done."
 
 
 def change_of(before: Premises, now: Premises, workspace: Path) -> str:
@@ -428,11 +410,11 @@ def change_of(before: Premises, now: Premises, workspace: Path) -> str:
         return ""
     parts = []
     if before.folder != now.folder:
-        parts.append(f"the folder was {before.folder or 'unknown'} and is {now.folder or 'unknown'} now")
+        parts.append(f"the folder changed from {before.folder or 'unknown'} to {now.folder or 'unknown'}")
     if before.shell != now.shell:
-        parts.append("the shell is another one")
+        parts.append("the shell was replaced")
     parts += [f"{_name(path, workspace)} changed" for path in before.changed_files(now)]
-    return f"not run: since the question was asked, {', '.join(parts)}" if parts else ""
+    return f"not run: since the approval was requested, {', '.join(parts)}" if parts else ""
 
 
 def difference_of(before: Premises, now: Premises, workspace: Path) -> str:
@@ -441,13 +423,15 @@ def difference_of(before: Premises, now: Premises, workspace: Path) -> str:
     if before.folder != now.folder:
         parts.append(f"folder: {before.folder or 'unknown'} → {now.folder or 'unknown'}")
     if before.shell != now.shell:
-        parts.append("shell: the one of the question ended; its variables and background jobs are gone")
+        parts.append(
+            "shell: the shell at the time of the request ended; its variables and background jobs are gone"
+        )
     for path in before.changed_files(now):
         name, old, new = _name(path, workspace), before.files[path], now.files[path]
         if old.text is None or new.text is None:
-            parts.append(f"{name}: its bytes changed; they cannot be shown as a difference")
+            parts.append(f"{name}: the content changed and cannot be shown as a diff")
         elif old.text == new.text:
-            parts.append(f"{name}: it leads to another file than before")
+            parts.append(f"{name}: it now resolves to another file")
         else:
             parts.append(unified_diff(None if old.digest == ABSENT else old.text, new.text, name))
     return "\n".join(parts)

@@ -4,72 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from watchkeeper.agents.limits import AgentStopped
-from watchkeeper.records.messages import Block
-from watchkeeper.records.states import ToolCallStatus
+from watchkeeper.records.states import AGENT_ENDED, ToolCallStatus
 from watchkeeper.store import agents
-from watchkeeper.store.agents import Agent
-from watchkeeper.store.driver import Reads, decode
+from watchkeeper.store.agents import Agent, Call
+from watchkeeper.store.driver import Reads
 from watchkeeper.store.transaction import Transaction
 
 OUTCOME_UNKNOWN = (
     "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken"
-    " effect, in part or"
-    " whole. Verify before you do it again."
+    " effect, fully or"
+    " partly. Verify before you repeat it."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call of an open turn."""
-
-    id: int
-    position: int
-    tool_use_id: str
-    name: str
-    arguments: Any
-    """What runs: what a person edited, else the model's input."""
-    idempotent: bool
-    status: ToolCallStatus
-    result: Any
-    is_error: bool
-    original: Any = None
-    """The model's input, where a person edited it; else None."""
-
-
-def load_calls(reads: Reads, agent_id: str, turn: int, content: Any) -> list[Call]:
-    """The calls of a turn, joined with the inputs that stand in the model's reply."""
-    uses: list[Block] = (
-        [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
-    )
-    rows = reads.all(
-        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error, edited_input FROM"
-        " tool_calls"
-        " WHERE agent_id = ? AND turn = ? ORDER BY position",
-        (agent_id, turn),
-    )
-    return [
-        Call(
-            id=row[0],
-            position=row[1],
-            tool_use_id=row[2],
-            name=row[3],
-            arguments=decode(row[8]) if row[8] is not None else _input(uses, row[1]),
-            original=_input(uses, row[1]) if row[8] is not None else None,
-            idempotent=bool(row[4]),
-            status=ToolCallStatus(row[5]),
-            result=decode(row[6]) if row[6] is not None else None,
-            is_error=bool(row[7]),
-        )
-        for row in rows
-    ]
-
-
-def _input(uses: list[Block], position: int) -> Any:
-    return uses[position].get("input") if position < len(uses) else None
 
 
 def assert_mine(tx: Transaction, agent_id: str) -> None:
@@ -78,8 +25,8 @@ def assert_mine(tx: Transaction, agent_id: str) -> None:
     Raises:
         AgentStopped: it was.
     """
-    row = tx.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
-    if row is None or row[0] in ("cancelled", "failed", "done"):
+    status = agents.status_of(tx, agent_id)
+    if status is None or status in AGENT_ENDED:
         raise AgentStopped(agent_id)
 
 
@@ -112,17 +59,13 @@ def identical_runs(reads: Reads, agent_id: str, call: Call, changes: Callable[[s
     several calls is counted like one. A call of effect that was made once ends it, so a test that runs after
     each edit is no repetition. `changes` says whether a tool may have an effect outside the database.
     """
-    rows = reads.all(
-        "SELECT id, name, input_digest FROM tool_calls WHERE agent_id = ? AND status IN (?, ?, ?) ORDER BY"
-        " id DESC LIMIT ?",
-        (agent_id, ToolCallStatus.DONE, ToolCallStatus.ERROR, ToolCallStatus.UNKNOWN, _RECENT_CALLS),
-    )
-    own = reads.one("SELECT input_digest FROM tool_calls WHERE id = ?", (call.id,))[0]
+    runs = agents.recent_runs(reads, agent_id, _RECENT_CALLS)
+    own = agents.digest_of_call(reads, call.id)
     if own is None:
         return 0
-    made = Counter(row[2] for row in rows)
+    made = Counter(digest for _, digest in runs)
     count = 0
-    for _, name, digest in rows:
+    for name, digest in runs:
         if digest == own:
             count += 1
         elif digest is None or (made[digest] == 1 and changes(name)):

@@ -2,8 +2,8 @@
 
 A pass is a summary, or the work of an observer or a reflector. Its row is `running` while the model writes,
 `prepared` once there is a text, and `applied` when the context contains it, in one transaction with the new
-view; or `rejected`, or `abandoned`. A text is stored at once; after a crash the next host takes it over, so
-that none that was paid for is lost. A pass that a person or the agent requested is an order: if a crash or a
+view; or `rejected`, `abandoned`, or `skipped` because the agent ended first. A text is stored at once; after a crash
+the next host takes it over, so that none that was paid for is lost. A pass that a person or the agent requested is an order: if a crash or a
 pause interrupts it, it begins again when the agent continues. If a pass is late, the context's own digest keeps
 the bound meanwhile. The engine decides; this module asks the models and writes the rows.
 """
@@ -28,13 +28,18 @@ from watchkeeper.memory.engine import (
     PassTask,
     TokenCosts,
     can_pay,
+    is_needed,
+    most_written,
 )
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
+from watchkeeper.memory.tokens import count_message
 from watchkeeper.models.registry import SURVEYOR
 from watchkeeper.records.compactions import CompactionResult
 from watchkeeper.records.errors import STORE_LOST, BadInput
-from watchkeeper.records.messages import ModelRequest, ObservationKind, Purpose, Usage
+from watchkeeper.records.messages import Block, ModelRequest, ObservationKind, Purpose, Usage
+from watchkeeper.records.states import TaskStatus
 from watchkeeper.store import messages as rows
+from watchkeeper.store import plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import decode, encode
 from watchkeeper.store.transaction import Transaction
@@ -48,9 +53,10 @@ ORDERED = ("manual", "agent")
 WINDOW_SLACK = 1.2
 """By how much a model may count more tokens than we do."""
 
-OVERTAKEN = "a digest replaced more than it read; it is restarted"
+CHANGED = "the context changed while the summary was written"
+OVERTAKEN = "a digest replaced more than the summary covers; restarting"
 
-DIED, AGAIN = "its background process stopped", "it is restarted when the agent continues"
+DIED, AGAIN = "its background process stopped", "restarts when the agent continues"
 
 ROOM_SHARE = 0.75
 """How full a context may be, as a share of the threshold, after a summary has replaced a smaller digest."""
@@ -84,10 +90,15 @@ class CompactionRunner:
         self._cached_tokens = 0
         self._restarted = False
         self._turn = agent.turn
+        self._is_ending = False
 
     def note_turn(self, turn: int) -> None:
         """The agent's newest turn: that of the calls that begin from now on."""
         self._turn = turn
+
+    def note_ending(self, is_ending: bool) -> None:
+        """Whether the agent is about to end, as far as can be known: no observer and no reflector begins for it."""
+        self._is_ending = is_ending
 
     def note_usage(self, usage: Usage) -> None:
         """What the last turn read from, and wrote to, the provider's prompt cache."""
@@ -109,13 +120,22 @@ class CompactionRunner:
         if self._environment.usage_limits.is_closed(self._memory_model()):
             return  # nothing is begun that its model cannot be asked for
         if self._engine.settings is not None:
-            for change in self._engine.advance(at=self._environment.clock.now(), pays=self._pays):
+            for change in self._engine.advance(at=self._environment.clock.now(), needed=self._is_needed):
                 await self._write_change(change)
             await self._reject_void()
         elif self._engine.is_overtaken and not self._restarted:
             await self._restart()
         elif self._engine.is_due() and not self._engine.back_off(self._unpaid()):
             await self.begin(trigger="auto")
+
+    async def make_room(self, content: list[Block]) -> None:
+        """Before an answer to the agent's calls is added: put what observers have written in place of its messages, where a
+        digest would have to take it otherwise. Waits for no model."""
+        if self._engine.settings is None or not self._engine.coordinator.has_completed_chunks():
+            return
+        tokens = count_message("user", content, self._environment.counter)
+        for change in self._engine.make_room(tokens, at=self._environment.clock.now()):
+            await self._write_change(change)
 
     async def land(self) -> None:
         """Publish the running summary, if it is ready."""
@@ -159,16 +179,28 @@ class CompactionRunner:
         paid |= dict.fromkeys(rows.wasted_passes(store, self._agent.id), False)
         return sum(1 for _ in takewhile(lambda number: not paid[number], sorted(paid, reverse=True)))
 
-    def _pays(self, run: CompactionPass) -> bool:
-        """Whether an observer or a reflector may begin."""
-        return not self._engine.back_off(self._unpaid()) and self._can_pay(run)
-
     def _can_pay(self, run: CompactionPass) -> bool:
+        return can_pay(run, self._memory.state, self._turn, self._rates(run), self._calls_left(run))
+
+    def _is_needed(self, run: CompactionPass) -> bool:
+        """Whether an observer or a reflector may begin: not for an agent that is about to end."""
+        if self._is_ending or self._plan_has_ended():
+            return False
+        return is_needed(run, self._memory.state, self._turn, self._calls_left(run))
+
+    def _plan_has_ended(self) -> bool:
+        """Whether the agent is a planner whose tasks are all done: it ends the session next, as a rule."""
+        if self._agent.task_id is not None:
+            return False
+        tasks = plans.all_task_states(self._environment.store, self._environment.session_id)
+        return bool(tasks) and all(task.status in (TaskStatus.DONE, TaskStatus.DROPPED) for task in tasks)
+
+    def _calls_left(self, run: CompactionPass) -> float:
+        """How many more calls the agent's limits leave it."""
         state, environment = self._memory.state, self._environment
         prompt = max(0, state.tokens - run.source_tokens) + state.limits.overhead_tokens
         left = environment.budgets.calls_left(self._agent.task_id, self._agent.model, prompt)
-        left = min(left, environment.settings.most_turns - self._turn)
-        return can_pay(run, state, self._turn, self._rates(run), left)
+        return min(left, environment.settings.most_turns - self._turn)
 
     def _memory_model(self, run: CompactionPass | None = None) -> str:
         """The model that writes the agent's memory: its own, if the other one cannot be used, or its window does not
@@ -242,16 +274,21 @@ class CompactionRunner:
         """Stop everything without a record, because the store takes none any more; `take_over` finds it."""
         self._engine.abort()
 
-    async def abandon(self, reason: str, *, goes_on: bool = False) -> None:
+    async def abandon(self, reason: str, *, goes_on: bool = False, finished: bool = False) -> None:
         """The loop ends: abandon what runs; only its record stays. Written chunks wait for a loop that resumes.
 
-        `goes_on`: the agent only pauses, so `take_over` will restart a requested pass.
+        `goes_on`: the agent only pauses, so `take_over` will restart a requested pass. `finished`: what no person and no
+        agent ordered is not needed any more, and skipped; so are observers and reflectors in any case, since a loop that
+        resumes begins others.
         """
         await self._engine.stop()
         ended, self._rows = list(self._rows.values()), {}
         waiting = {found.id for found in self._unfinished() if _is_chunk(found)}
         for row in ended:
-            if row.id not in waiting:
+            observed = row.trigger in OBSERVED.values() and row.id not in waiting
+            if observed or (finished and row.trigger not in ORDERED):
+                await self._end(row, "skipped", reason)
+            elif row.id not in waiting:
                 again = goes_on and row.trigger in ORDERED
                 await self._end(row, "abandoned", f"{reason}; {AGAIN}" if again else reason)
 
@@ -268,6 +305,8 @@ class CompactionRunner:
             if self._engine.settings is not None and _is_chunk(found):
                 chunks.append(_chunk(str(found.prepared)))
                 self._rows[ObservationKind.OBSERVATION, chunks[-1].covers[1]] = row
+            elif found.prepared and rows.moved_by_hand_since(self._environment.store, self._agent.id, found):
+                await self._end(row, "rejected", CHANGED)
             elif found.prepared and found.trigger not in OBSERVED.values():
                 outcome = self._engine.compactor.republish(
                     _prepared(found.prepared), at=self._environment.clock.now()
@@ -327,7 +366,11 @@ class CompactionRunner:
     async def _write(self, run: CompactionPass, instructions: str | None) -> str:
         """Ask the model of a pass for its text, at background priority; the call is recorded with the pass."""
         environment = self._environment
-        row = self._rows.get((run.kind, run.high_water))
+        flight = self._engine.summary
+        is_summary = run.kind is ObservationKind.SUMMARY
+        # a summary may be asked for in parts, each with a mark of its own
+        mark = flight.run.high_water if is_summary and flight is not None else run.high_water
+        row = self._rows.get((run.kind, mark))
         if row is None:
             row = await self._begin_row(run, OBSERVED[run.kind])
         system, prompt = request_of(run, instructions)
@@ -335,12 +378,11 @@ class CompactionRunner:
         request = ModelRequest(
             system=system,
             messages=[{"role": "user", "content": prompt}],
-            max_tokens=min(MOST_WRITTEN, environment.settings.max_output_tokens),
+            max_tokens=min(most_written(run), environment.settings.max_output_tokens),
             purpose=Purpose.OBSERVER if observes else Purpose.REFLECTOR,
             agent_id=self._agent.id,
             effort=environment.settings.memory_effort,
         )
-        is_summary = run.kind is ObservationKind.SUMMARY
         return await call_beside(
             environment,
             self._agent,
@@ -385,12 +427,12 @@ class CompactionRunner:
         replaced = tokens_replaced(state, last)
         needed = prepared.tokens + HEADING_TOKENS
         if needed >= replaced and not any(one.provisional for one in covered):
-            return f"the summary would take as much room ({needed} tokens) as what it replaces ({replaced})"
+            return f"the summary ({needed} tokens) would be as long as the messages it replaces ({replaced})"
         after = state.tokens - replaced + prepared.tokens
         if prepared.tokens > replaced and after > state.threshold * ROOM_SHARE:
             return (
-                f"a digest of {replaced} tokens is in place; "
-                f"the summary takes {prepared.tokens}, and room is short"
+                f"a digest of {replaced} tokens is in use; "
+                f"the summary needs {prepared.tokens} and does not fit"
             )
         return None
 
@@ -448,13 +490,19 @@ class CompactionRunner:
         kind = {"activation": ObservationKind.OBSERVATION, "reflection": ObservationKind.REFLECTION}.get(
             change.reason
         )
-        last = change.high_water or 0
-        keys = sorted(key for key in self._rows if key[0] is kind and key[1] <= last)
+        covered = [one.covers for one in change.observations]
+        keys = sorted(
+            key
+            for key in self._rows
+            if key[0] is kind and any(first <= key[1] <= last for first, last in covered)
+        )
         made = [self._rows.pop(key) for key in keys]
 
         def write(tx: Transaction) -> None:
             for row in made[:-1]:
-                self._write_end(tx, row, "applied", f"{change.reason}, with the next one", joined=change)
+                self._write_end(
+                    tx, row, "applied", f"{change.reason}, merged with the next one", joined=change
+                )
             recorded.write(tx, compaction_id=made[-1].id if made else None)
             if made:
                 self._write_end(tx, made[-1], "applied", change.reason, change)
@@ -467,11 +515,7 @@ class CompactionRunner:
         held = self._engine.held()
         for key in [key for key in self._rows if key[0] in OBSERVED and key not in held]:
             observed = key[0] is ObservationKind.OBSERVATION
-            why = (
-                "the context was changed while it was written"
-                if observed
-                else "what it wrote could not be used"
-            )
+            why = CHANGED if observed else "the output was not usable"
             await self._end(self._rows.pop(key), "rejected", why)
 
     async def _publish_row(

@@ -93,7 +93,7 @@ class LaterNews:
         whole = [_described(one, schema=True) for one in tools]
         if sum(map(len, whole)) > SCHEMAS_CHARACTERS:
             whole = [_described(one, schema=False) for one in tools]
-        lines = [f"Tools of MCP servers that answer now. Call one {how}:", *whole]
+        lines = [f"MCP servers that are now available offer these tools. Call a tool {how}:", *whole]
         return [(TOOLS, {"tools": [one.name for one in tools], "text": "\n".join(lines)})]
 
 

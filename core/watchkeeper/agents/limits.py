@@ -30,7 +30,7 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.messages import Cost, ErrorKind, ModelError, Purpose, Usage
 from watchkeeper.records.ports import Clock
 from watchkeeper.records.states import AgentStatus
-from watchkeeper.store import agents, budgets
+from watchkeeper.store import agents, budgets, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.budgets import (
     BLOCKED,
@@ -178,7 +178,9 @@ class FileTurns:
                 turn = self._turns.setdefault(name, _Turn())
                 if turn.agent_id != agent_id:
                     if turn.lock.locked() or turn.wanted:
-                        on_wait(f"{os.path.basename(name)}: a question of another agent about it comes first")
+                        on_wait(
+                            f"{os.path.basename(name)}: waiting for another agent's approval request on this file"
+                        )
                     control.set_waiting(True)
                     turn.wanted += 1
                     try:
@@ -408,7 +410,7 @@ class UsageLimits:
 
     async def _continue(self, agent: Agent) -> None:
         self._parked.pop(agent.id, None)
-        reason = "the usage limit has ended"
+        reason = "the usage limit has reset"
         await self._store.commit(
             partial(agents.move, agent_id=agent.id, status=AgentStatus.WORKING, reason=reason)
         )
@@ -557,6 +559,8 @@ class Budgets:
         self._changed = asyncio.Event()
         self._ended: dict[str, ReservedCall] = {}
         """Calls that have ended and are not recorded yet, by reservation: what they used in fact."""
+        self._deciding: set[asyncio.Future[Any]] = set()
+        """Reservations on their way to the store."""
         self._reserved = 0
         """How many reservations were made: no two have the same id, so that none is taken for one that has
         ended."""
@@ -602,7 +606,7 @@ class Budgets:
                         return decision
                     if call.purpose not in _IN_LINE:
                         return BudgetReached(
-                            "what is left of the budget is reserved for calls in progress", "", True
+                            "the remaining budget is reserved for calls in progress", "", True
                         )
                 if me not in self._line:
                     self._line.append(me)
@@ -611,6 +615,11 @@ class Budgets:
             if me in self._line:
                 self._line.remove(me)
                 self.look_again()
+
+    async def settled(self) -> None:
+        """Wait until the reservations of calls that were given up meanwhile are made, and given back."""
+        if self._deciding:
+            await asyncio.wait(self._deciding)
 
     def look_again(self) -> None:
         """A call has ended, or a budget was changed: waiting calls ask again."""
@@ -656,6 +665,8 @@ class Budgets:
             return number, known
 
         deciding = asyncio.ensure_future(self._store.commit(decide))
+        self._deciding.add(deciding)
+        deciding.add_done_callback(self._deciding.discard)
         try:
             outcome, known = await asyncio.shield(deciding)
         except asyncio.CancelledError:
@@ -723,28 +734,18 @@ class Budgets:
             return hosted_seconds
         if budget.task_id is None and budget.kind == "turns":
             counted, through = self._turns or self._count_turns()
-            row = reads.one(_REPLIES_SINCE, (session_id, through))
-            return float(counted + row[0])
+            return float(counted + sessions.turns_between(reads, session_id, through))
         return budgets.used(reads, session_id, budget.task_id, budget.kind)
 
     def _count_turns(self) -> tuple[int, int]:
         """Bring the count of turns up to the newest event that is committed."""
+        store, session_id = self._store, self._store.session_id
         if self._turns is None:
-            row = self._store.one(
-                "SELECT event_seq, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id ="
-                " sessions.id) FROM sessions"
-                " WHERE id = ?",
-                (self._store.session_id,),
-            )
-            self._turns = (row[1], row[0])
+            self._turns = sessions.turns_made(store, session_id)
         else:
-            newest = self._store.one(
-                "SELECT event_seq FROM sessions WHERE id = ?", (self._store.session_id,)
-            )[0]
-            since = self._store.one(
-                _REPLIES_SINCE + " AND seq <= ?", (self._store.session_id, self._turns[1], newest)
-            )[0]
-            self._turns = (self._turns[0] + since, newest)
+            counted, through = self._turns
+            newest = sessions.newest_event(store, session_id)
+            self._turns = (counted + sessions.turns_between(store, session_id, through, newest), newest)
         return self._turns
 
     def _say(self, use: BudgetUse, required: float | None = None) -> BudgetReached:
@@ -754,7 +755,7 @@ class Budgets:
         least = required if required is not None else budget.required
         spent = amount_text(use.used or 0.0, kind)
         if least is not None and (use.used or 0.0) < budget.amount:
-            said = f"{limit} does not cover the next call ({spent} used, {amount_text(least, kind)} needed)"
+            said = f"{limit} is too small for the next call ({spent} used, {amount_text(least, kind)} needed)"
         else:
             said = f"{limit} is reached ({spent} used)"
         return BudgetReached(f"{said}; raise it with `wk budget`", kind, budget.task_id is None, least)
@@ -790,8 +791,6 @@ class Budgets:
 
 _IN_LINE = frozenset({Purpose.TURN, Purpose.PLANNER})
 """Calls that an agent cannot go on without."""
-
-_REPLIES_SINCE = "SELECT count(*) FROM events WHERE session_id = ? AND seq > ? AND kind = 'model.replied'"
 
 
 def _amount(row: ReservedCall, kind: str) -> float:

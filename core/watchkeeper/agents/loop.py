@@ -16,32 +16,33 @@ from functools import partial
 from typing import Any
 
 from watchkeeper.agents import agent_state, roles
+from watchkeeper.agents.agent_run import AgentRun
 from watchkeeper.agents.agent_state import (
     AgentMemory,
     Recorded,
     RunResult,
+    Snapshot,
     TaskOutcome,
     is_overtaken,
     limits_of,
-    note_budget,
     thinking_beyond,
     write_ending,
 )
-from watchkeeper.agents.calls import Call, assert_mine, load_calls, mark_unknown
+from watchkeeper.agents.calls import assert_mine, mark_unknown
 from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.later import LaterNews, groups
-from watchkeeper.agents.limits import AgentControl, AgentStopped, BudgetReached, Interrupted
+from watchkeeper.agents.later import groups
+from watchkeeper.agents.limits import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.model_call import ModelCallResult, call_model
-from watchkeeper.agents.session_tools import BESIDE, ENDS_TURN
+from watchkeeper.agents.session_tools import BESIDE, ENDS_TURN, SAVING
 from watchkeeper.agents.toolbox import Toolbox, named_call
 from watchkeeper.memory.history import Rejection, WindowTooSmall
 from watchkeeper.records.errors import HostFault, StoreUnusable
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, ModelRequest, Purpose, Reply
-from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
+from watchkeeper.records.states import TaskStatus, ToolCallStatus
 from watchkeeper.records.text import cut
 from watchkeeper.store import agents, budgets, plans
-from watchkeeper.store.agents import Agent
+from watchkeeper.store.agents import Agent, Call, load_calls
 from watchkeeper.store.messages import load_messages
 from watchkeeper.store.plans import Note
 from watchkeeper.store.transaction import Transaction
@@ -159,7 +160,7 @@ def _as_work(outputs: Sequence[str]) -> str:
 MOST_CONTINUATIONS = 3
 """How often the model is asked to continue a reply that was cut at its output limit."""
 
-NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
+NOT_RUN = "[not run] The input of this call was not valid JSON. Make the call again. "
 
 
 class _MachineShort(Exception):
@@ -180,8 +181,8 @@ def _for_a_call() -> Iterator[None]:
         raise _MachineShort(fault) from fault
 
 
-class AgentLoop:
-    """Drives one agent until it ends, pauses or has nothing to do."""
+class AgentLoop(AgentRun):
+    """The run of an agent whose turns a model takes."""
 
     def __init__(
         self,
@@ -193,10 +194,8 @@ class AgentLoop:
     ) -> None:
         """`rested`: the agent's previous loop, which ended while a pass was running; this loop takes the pass
         over."""
-        self._environment = environment
-        self._agent = agent
-        self._control = control
         self._toolbox = Toolbox(environment, agent, control)
+        super().__init__(environment, agent, control, self._toolbox)
         self._specs = self._toolbox.specs()
         self._limits = limits_of(environment, agent, self._specs)
         self._rested = rested is not None
@@ -207,9 +206,7 @@ class AgentLoop:
         else:
             self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
             self.compaction = CompactionRunner(environment, agent, self.memory)
-        self._turn = agent.turn
         self.compaction.note_turn(agent.turn)
-        self._later = LaterNews(environment, agent, self._toolbox)
         self._used_ids = used_ids(self.memory.state.messages)
         self._continuations = 0
         self._asked_for_result = False
@@ -222,33 +219,20 @@ class AgentLoop:
         """Compacted after "prompt too long"; once for a call."""
         self._repetition = Repetition()
 
-    @property
-    def turn(self) -> int:
-        """The newest turn whose reply is committed."""
-        return self._turn
+    async def _begin(self) -> RunResult | None:
+        if not self._rested:
+            await self.compaction.take_over()
+        return await self._settle_open_turn()
 
-    async def run(self) -> RunResult:
-        """Work until an end. Every fault of a model or a tool becomes a result, and so does a host fault of a
-        call.
+    async def _after_fault(self, error: Exception) -> RunResult:
+        if isinstance(error, WindowTooSmall):
+            return await self._fail(str(error))
+        if isinstance(error, _MachineShort):
+            reason = error.fault.advice(self._environment.session_id)
+            return replace(await self._pause(reason, blocked=True), short_of=error.fault.shortage)
+        raise error
 
-        Raises:
-            LeaseLost, StoreUnusable: nothing more can be written.
-            HostFault: the machine ran out of something between two calls. What is committed is whole.
-        """
-        try:
-            ending = await self._run()
-        except AgentStopped:
-            ending = RunResult(TaskOutcome.STOPPED)
-        except Interrupted:
-            ending = await self._after_interruption()
-        except WindowTooSmall as small:
-            ending = await self._fail(str(small))
-        except _MachineShort as short:
-            reason = short.fault.advice(self._environment.session_id)
-            ending = replace(await self._pause(reason, blocked=True), short_of=short.fault.shortage)
-        except BaseException:
-            self.compaction.drop()
-            raise
+    async def _finish(self, ending: RunResult) -> None:
         if ending.outcome is not TaskOutcome.STOPPED:
             await self.compaction.land()
         goes_on = ending.outcome in (
@@ -258,39 +242,32 @@ class AgentLoop:
             TaskOutcome.PARKED,
         )
         if ending.outcome is not TaskOutcome.IDLE or not self.compaction.outlives_loop:
-            await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
+            finished = ending.outcome in (TaskOutcome.DONE, TaskOutcome.FINISHED)
+            reason = "the agent finished" if finished else f"the agent is {ending.outcome}"
+            await self.compaction.abandon(reason, goes_on=goes_on, finished=finished)
         if ending.outcome is not TaskOutcome.IDLE:
             await self._environment.pool.release(self._agent.id, continues=goes_on)
-        return ending
 
-    async def _run(self) -> RunResult:
-        if not self._rested:
-            await self.compaction.take_over()
-        finishing = await self._settle_open_turn()
-        while finishing is None:
-            if self._control.pause_reason is not None:
-                return await self._pause(self._control.pause_reason)
-            await self._deliver_inbox()
-            if self._answered():
-                return await self._rest()
-            reached = self._environment.budgets.reached(self._agent.task_id)
-            if reached is not None:
-                return await self._pause_by_budget(reached)
-            await self._deliver_news()
-            finishing = await self._take_turn()
-        return finishing
+    async def _abort(self) -> None:
+        self.compaction.drop()
+
+    def _note_end(self, tx: Transaction, status: str, reason: str) -> None:
+        """A turn of a model that is cut off stays open: `_settle_open_turn` finishes it."""
+
+    def _snapshot(self) -> Snapshot:
+        return self.memory.snapshot()
 
     # --- one turn -------------------------------------------------------------------------------------------
 
     async def _take_turn(self) -> RunResult | None:
         if self._turn >= self._environment.settings.most_turns:
-            return await self._fail(f"it took {self._turn} turns without an end")
+            return await self._fail(f"the agent did not finish within {self._turn} turns")
         called = await self._call()
         if called.refused is not None:
             return await self._pause_by_budget(called.refused)
         if called.reply is None:
             if called.error is None:
-                await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
+                await self._environment.store.commit(partial(self._note_lost_call, called=called))
                 raise Interrupted
             return await self._after_error(called, called.error)
         self.compaction.note_usage(called.reply.usage)
@@ -307,7 +284,6 @@ class AgentLoop:
         snapshot = self.memory.snapshot() if ending is not None else None
 
         def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
             change.write(tx)
             called.record(tx, self._agent.id, turn)
             agents.begin_step(tx, self._agent.id, turn, change.last_seq, called.started_at)
@@ -333,7 +309,11 @@ class AgentLoop:
             if ending is not None:
                 write_ending(tx, self._agent, ending, text_of(content), turn, snapshot)
 
-        await self._environment.store.commit(write)
+        try:
+            await self._commit(write)
+        except AgentStopped:
+            await self._store.commit(partial(self._note_lost_call, called=called))
+            raise
         self._turn, self._squeezed = turn, False
         self.compaction.note_turn(turn)
         self._environment.live.show(self._agent.id, "working")
@@ -398,7 +378,7 @@ class AgentLoop:
         """Carry out the calls of the open turn that have not ended, then commit the results message."""
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if self._repetition.is_endless(calls):
-            return await self._fail(f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row")
+            return await self._fail(f"stuck in a loop: same calls {SAME_CALLS_IN_A_ROW} times in a row")
         with _for_a_call():
             await self._toolbox.carry_out(calls)
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
@@ -408,7 +388,10 @@ class AgentLoop:
 
     async def _deliver_results(self, calls: list[Call]) -> RunResult | None:
         now = self._environment.clock.now()
-        change = self.memory.append("user", results_of(calls), at=now)
+        results = results_of(calls)
+        await self.compaction.make_room(results)
+        self.compaction.note_ending(self._saves_last_output(calls))
+        change = self.memory.append("user", results, at=now)
         # What the calls ask of the loop is read from the calls: after a crash, their rows are all there is.
         asked = succeeded(calls, "compact")
         finish = succeeded(calls, "finish_session")
@@ -431,10 +414,7 @@ class AgentLoop:
             agents.deliver_results(tx, self._agent.id, self._turn, results_seq)
             agents.end_step(tx, self._agent.id, self._turn, results_seq)
             if self._agent.task_id is not None:
-                tx.execute(
-                    "UPDATE tasks SET resume_token = ? WHERE id = ? AND assigned_agent = ?",
-                    (f"{self._agent.id}:{self._turn}:{results_seq}", self._agent.task_id, self._agent.id),
-                )
+                plans.note_resume_point(tx, self._agent.task_id, self._agent.id, self._turn, results_seq)
             if is_overtaken(tx, self._agent.id, ending):
                 ending = None
             if ending is not None:
@@ -449,6 +429,19 @@ class AgentLoop:
         if begun is None or isinstance(begun, Rejection):
             await self._environment.store.commit(write)
         return ending
+
+    def _saves_last_output(self, calls: list[Call]) -> bool:
+        """Whether these calls saved the last of the task's expected outputs: what follows is the agent's last reply, as
+        a rule."""
+        saved = {
+            call.arguments.get("name")
+            for call in calls
+            if call.name in SAVING and call.status is ToolCallStatus.DONE and isinstance(call.arguments, dict)
+        }
+        if self._agent.task_id is None or not saved:
+            return False
+        folder = self._environment.folder_of(self._agent.task_id)
+        return agent_state.completes_outputs(self._environment.store, self._agent, folder, saved)
 
     def _only_planned(self, calls: list[Call]) -> bool:
         """Whether a reply of the planner changed the plan, did nothing else, and leaves tasks to wait for."""
@@ -471,24 +464,20 @@ class AgentLoop:
         ):
             return None
         store, folder = self._environment.store, self._environment.folder_of(self._agent.task_id)
-        row = store.one(
-            "SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ?", (self._agent.id, self._turn)
-        )
-        content = self._message(row[0]).content
+        reply = agents.reply_of(store, self._agent.id, self._turn)
+        assert reply is not None
+        content = self._message(reply).content
         said = text_of(content) if isinstance(content, list) else ""
         return None if says_nothing(said) or agent_state.missing_outputs(store, self._agent, folder) else said
 
     async def _settle_open_turn(self) -> RunResult | None:
         """After a crash or a pause: finish the turn whose results message is missing, if there is one."""
         store = self._environment.store
-        row = store.one(
-            "SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ? AND ended_at IS NULL",
-            (self._agent.id, self._turn),
-        )
-        if row is None:
+        reply_seq = agents.reply_of(store, self._agent.id, self._turn, open_only=True)
+        if reply_seq is None:
             return None
         await store.commit(lambda tx: agents.reopen_step(tx, self._agent.id, self._turn))
-        reply = self._message(row[0]).content
+        reply = self._message(reply_seq).content
         assert isinstance(reply, list)
         for call in load_calls(store, self._agent.id, self._turn, reply):
             if call.status is ToolCallStatus.RUNNING:
@@ -501,13 +490,6 @@ class AgentLoop:
 
     # --- between turns --------------------------------------------------------------------------------------
 
-    async def _deliver_inbox(self) -> None:
-        store = self._environment.store
-        notes = plans.undelivered(store, self._agent.id)
-        if not notes:
-            return
-        await store.commit(self._messages_for(notes))
-
     def _messages_for(self, notes: Sequence[Note]) -> Callable[[Transaction], None]:
         """Write notes as messages: news, and what survives compaction."""
         made: list[tuple[Recorded, list[Note]]] = []
@@ -517,48 +499,35 @@ class AgentLoop:
             made.append((self.memory.append("user", text, at=now, lasting=lasting), group))
 
         def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            agents.move(tx, self._agent.id, AgentStatus.WORKING)
             for change, group in made:
                 change.write(tx)
                 plans.deliver(tx, self._agent.id, self._agent.task_id, group, change.last_seq)
 
         return write
 
-    async def _deliver_news(self) -> None:
-        """Before a call: the rules and tools that came since the agent's prompt was written. They wake no agent."""
-        if news := self._later.read():
-            await self._environment.store.commit(lambda tx: plans.post_all(tx, self._agent.id, news))
-            await self._deliver_inbox()
-
-    def _answered(self) -> bool:
+    def _has_answered(self) -> bool:
         last = self.memory.state.last_seq
         return last > 0 and self._message(last).role == "assistant"
 
     def _message(self, seq: int) -> Message:
         return load_messages(self._environment.store, self._agent.id, seq, seq)[0]
 
-    async def _rest(self) -> RunResult:
-        """Nothing to answer: a planner waits for its inbox; any other agent has reported already."""
-        if self._agent.task_id is not None:
-            return await self._fail("it was continued without a new instruction")
-        await self._environment.store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
-        self._environment.live.show(self._agent.id, "idle")
-        return RunResult(TaskOutcome.IDLE)
+    async def _go_on(self) -> RunResult | None:
+        return await self._fail("resumed without a new instruction")
 
     async def _continue_reply(self, reply: Reply, said: str) -> RunResult | None:
         self._continuations += 1
         if reply.stop_reason == "max_tokens":
             text = (
-                f"Your reply was cut at the limit of {self._limits.reserve_tokens:,} tokens. Go on where it stopped; write"
-                " what is longer than that in parts."
+                f"Your reply was cut off at the limit of {self._limits.reserve_tokens:,} tokens. Continue where it stopped. Write"
+                " longer text in parts."
             )
         elif self._missing and reply.stop_reason != "pause_turn":
             self._asked_for_outputs = True
-            text = f"You have not {_as_work(self._missing)}. Do it now, or say why not."
+            text = f"You have not {_as_work(self._missing)}. Do it now, or explain why you cannot."
         elif says_nothing(said):
             self._asked_for_result = True
-            text = "Your reply was empty. Say your result in a few sentences, or what keeps you from it."
+            text = "Your reply was empty. State your result in a few sentences, or explain what prevents it."
         else:
             text = "Go on."
         change = self.memory.append("user", text, at=self._environment.clock.now())
@@ -573,7 +542,7 @@ class AgentLoop:
         if stop_reason in ("max_tokens", "pause_turn") and self._continuations < MOST_CONTINUATIONS:
             return None
         if stop_reason == "refusal":
-            return RunResult(TaskOutcome.FAILED, "the model refused to go on")
+            return RunResult(TaskOutcome.FAILED, "the model refused to continue")
         if self._agent.task_id is None:
             return RunResult(TaskOutcome.IDLE)
         if says_nothing(said) and not self._asked_for_result:
@@ -584,73 +553,37 @@ class AgentLoop:
             return RunResult(TaskOutcome.DONE)
         if not self._asked_for_outputs:
             return None
-        return RunResult(
-            TaskOutcome.FAILED, f"it ended without its expected outputs: {', '.join(self._missing)}"
-        )
-
-    async def _fail(self, reason: str) -> RunResult:
-        return await self._fail_after(reason, None)
-
-    async def _fail_after(self, reason: str, called: ModelCallResult | None) -> RunResult:
-        ending, snapshot = RunResult(TaskOutcome.FAILED, reason), self.memory.snapshot()
-
-        def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            if called is not None:
-                self._note_lost_call(tx, called)
-            write_ending(tx, self._agent, ending, reason, self._turn, snapshot)
-
-        await self._environment.store.commit(write)
-        return ending
+        return RunResult(TaskOutcome.FAILED, f"expected outputs are missing: {', '.join(self._missing)}")
 
     async def _after_error(self, called: ModelCallResult, error: ModelError) -> RunResult | None:
-        reason = str(error)
+        reason, note = str(error), partial(self._note_lost_call, called=called)
         if error.kind is ErrorKind.PARK and error.until is not None:
-            return await self._park(called, reason, error.until)
+            return await self._park(reason, error.until, note)
         if error.kind is ErrorKind.COMPACT and not self._squeezed:
             squeezed = self.memory.state.digest(at=self._environment.clock.now(), reason="digest")
             if squeezed is not None:
                 self._squeezed = True
                 recorded = self.memory.record(squeezed)
-                await self._environment.store.commit(lambda tx: self._squeeze(tx, called, recorded))
+                await self._commit(partial(recorded.write, trigger="overflow"), note)
                 return None
         if error.kind is ErrorKind.COMPACT:
-            reason = f"its context is too long for {self._agent.model} even when compacted ({reason})"
+            reason = f"the context is too long for {self._agent.model}, even after compaction ({reason})"
         blocked = error.kind is ErrorKind.PAUSE or (
             error.kind is ErrorKind.RETRY and self._agent.task_id is None
         )
         if blocked:
-            await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
+            await self._store.commit(note)
             return await self._pause(reason, tell=True, blocked=True)
-        return await self._fail_after(reason, called)
+        return await self._fail(reason, note)
 
-    def _squeeze(self, tx: Transaction, called: ModelCallResult, recorded: Recorded) -> None:
-        assert_mine(tx, self._agent.id)
-        self._note_lost_call(tx, called)
-        recorded.write(tx, trigger="overflow")
-
-    async def _park(self, called: ModelCallResult, reason: str, until: float) -> RunResult:
-        """Wait for the end of a usage limit without a loop; the task runs on, and no attempt or retry is used
-        up."""
-        self._control.mark_pausing()
-        snapshot = self.memory.snapshot()
-
-        def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            self._note_lost_call(tx, called)
-            snapshot.write(tx, self._turn)
-            agents.move(tx, self._agent.id, AgentStatus.PARKED, reason, parked_until=until)
-
-        await self._environment.store.commit(write)
-        self._environment.live.show(self._agent.id, "parked", reason, until=until)
-        return RunResult(TaskOutcome.PARKED, reason)
-
-    def _note_lost_call(self, tx: Transaction, called: ModelCallResult) -> None:
+    def _note_lost_call(self, tx: Transaction, *, called: ModelCallResult) -> None:
         if not called.was_made:
             if called.reservation is not None:
                 budgets.settle_reservation(tx, called.reservation.id)
             return
         called.record(tx, self._agent.id, self._turn + 1)
+        if called.reply is not None:
+            return
         tx.event(
             f"model.{called.status}",
             agent_id=self._agent.id,
@@ -659,28 +592,3 @@ class AgentLoop:
             model=called.model_ref,
             error=cut(str(called.error), 500) if called.error else None,
         )
-
-    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
-        self._control.mark_pausing()
-        snapshot = self.memory.snapshot()
-
-        def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            snapshot.write(tx, self._turn)
-            if self._control.releasing and not blocked:
-                return
-            agent_state.pause(tx, self._agent, reason, tell=tell)
-
-        await self._environment.store.commit(write)
-        self._environment.live.show(self._agent.id, "paused", reason)
-        return RunResult(TaskOutcome.BLOCKED if blocked else TaskOutcome.PAUSED, reason)
-
-    async def _pause_by_budget(self, reached: BudgetReached) -> RunResult:
-        await self._environment.store.commit(partial(note_budget, agent=self._agent, reached=reached))
-        return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
-
-    async def _after_interruption(self) -> RunResult:
-        try:
-            return await self._pause(self._control.pause_reason or "paused at once")
-        except AgentStopped:
-            return RunResult(TaskOutcome.STOPPED)

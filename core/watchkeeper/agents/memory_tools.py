@@ -19,7 +19,7 @@ from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResul
 from watchkeeper.memory.recall import Question, Recalled, Scope
 from watchkeeper.memory.recall import recall as recall_from
 from watchkeeper.records.messages import ToolSpec
-from watchkeeper.store import artifacts, facts, sessions
+from watchkeeper.store import agents, artifacts, facts, sessions
 from watchkeeper.store import messages as message_rows
 from watchkeeper.store.driver import Reads
 from watchkeeper.store.search import passages
@@ -33,9 +33,9 @@ KEEPING_SECONDS = 30.0
 
 SPEC = ToolSpec(
     "recall",
-    "Search what was remembered and said, by you and the other agents: facts with their ids, then messages"
-    " by pointer for"
-    " `read_back`. Name exact words, paths, numbers or error codes.",
+    "Search your facts and messages and those of the other agents. Facts come first, with ids, then messages"
+    " with pointers for"
+    " `read_back`. Search for exact words, paths, numbers or error codes.",
     {
         "type": "object",
         "properties": {
@@ -44,7 +44,7 @@ SPEC = ToolSpec(
             "scope": {
                 "type": "string",
                 "enum": list(Scope),
-                "description": "agent: only your own; default: all you may see",
+                "description": "agent: only your own; default: everything visible to you",
             },
         },
         "required": ["query"],
@@ -141,7 +141,7 @@ def recalled_text(found: list[Recalled]) -> str:
         name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
         pointers = [*one.sources, *(f"replaces {old}" for old in one.replaces)]
         lines.append(f"- [{name}] {one.text} ({', '.join(pointers)})")
-    return "\n".join(lines) or "nothing remembered matches"
+    return "\n".join(lines) or "no matching facts or messages"
 
 
 # --- Memory tools that run in a transaction -----------------------------------------------------------------
@@ -157,11 +157,11 @@ def memory_tools() -> list[FunctionTool]:
     return [
         tool(
             "remember",
-            "Keep one fact, decision, outcome or instruction, in one sentence. Every agent of the session"
-            " can recall it; with scope"
-            " `workspace`, later sessions here too. A new value of the same subject replaces the earlier"
-            " fact by itself; where it"
-            " corrects a fact in other words, name that one's id in `replaces`.",
+            "Store one fact, decision, outcome or instruction, in one sentence. Every agent in the session can "
+            "recall it; with scope"
+            " `workspace`, later sessions here can too. A new value for the same subject replaces the earlier"
+            " fact automatically. If it "
+            "corrects a fact that is worded differently, pass that fact's id in `replaces`.",
             {
                 "text": {"type": "string"},
                 "kind": {"type": "string", "enum": list(facts.KINDS)},
@@ -169,11 +169,11 @@ def memory_tools() -> list[FunctionTool]:
                 "replaces": {
                     "type": "integer",
                     "minimum": 1,
-                    "description": "the id of the fact that this one corrects",
+                    "description": "the id of the fact to correct",
                 },
                 "also": {
                     "type": "boolean",
-                    "description": "true: earlier facts about it hold as well, none is replaced",
+                    "description": "true: keep earlier facts about the subject; replace none",
                 },
             },
             ["text"],
@@ -181,20 +181,20 @@ def memory_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_back",
-            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>,"
+            "Read the full text of something that left your context, by pointer: message://<agent>/<first>-<last>,"
             " artifact://sha256/… or"
-            " fact://<hex>. Long texts come in pages; `find` gives the page around an exact word, path or"
+            " fact://<hex>. Long texts are paged; `find` returns the page around an exact word, path or"
             " number.",
             {
                 "pointer": {"type": "string"},
                 "offset": {
                     "type": "integer",
                     "minimum": 0,
-                    "description": "where to read on; with `find`, where to search on",
+                    "description": "offset to read from; with `find`, to search from",
                 },
                 "find": {
                     "type": "string",
-                    "description": "what the page must hold; case and line breaks do not matter",
+                    "description": "text that the page must contain; case and line breaks are ignored",
                 },
             },
             ["pointer"],
@@ -202,7 +202,7 @@ def memory_tools() -> list[FunctionTool]:
         ),
         tool(
             "compact",
-            "Make room in your own context now; say what must be kept.",
+            "Compact your own context now. State what must be kept.",
             {"instructions": {"type": "string"}},
             [],
             compact,
@@ -212,7 +212,7 @@ def memory_tools() -> list[FunctionTool]:
 
 def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     kind, replaces = arguments.get("kind") or "fact", arguments.get("replaces")
-    row = tx.one("SELECT last_seq FROM agents WHERE id = ?", (context.agent_id,))
+    last_seq = agents.progress(tx, context.agent_id).last_seq
     kept = facts.add_fact(
         tx,
         agent_id=context.agent_id,
@@ -220,7 +220,7 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
         scope=arguments.get("scope") or "session",
         kind=kind,
         text=text_of(arguments, "text", limit=2_000),
-        sources=[f"message://{context.agent_id}/{row[0]}"],
+        sources=[f"message://{context.agent_id}/{last_seq}"],
         replaces=replaces,
         also=bool(arguments.get("also")),
     )
@@ -232,9 +232,9 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
             fact=kept.id,
             fact_kind=kind,
         )
-    said = f"remembered as fact {kept.id}" if kept.new else f"known already, as fact {kept.id}"
+    said = f"stored as fact {kept.id}" if kept.new else f"already stored as fact {kept.id}"
     for fact_id, old in kept.replaced:
-        said += f"; it replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
+        said += f"; replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
     return ToolResult(said)
 
 
@@ -270,7 +270,7 @@ def read_pointer(
     elif (fact := _FACT.match(pointer)) is not None:
         found = facts.read_fact(reads, session_id, fact[1], reader=reader)
         if found is None:
-            raise ValueError(f"there is no fact {pointer} in this session")
+            raise ValueError(f"no fact {pointer} in this session")
         text = found
     else:
         text = _messages(reads, session_id, pointer)
@@ -279,18 +279,18 @@ def read_pointer(
     place = _place(text, str(find), offset)
     if place is None:
         raise ValueError(
-            f"{pointer} does not hold {str(find)[:200]!r}" + (f" behind offset {offset}" if offset else "")
+            f"{pointer} does not contain {str(find)[:200]!r}" + (f" after offset {offset}" if offset else "")
         )
     page = _page(text, max(0, place - PAGE_CHARACTERS // 3))
     message = _number_before(text, place) if pointer.startswith("message:") else None
     where = f", in message {message}" if message else ""
-    return f"[found at offset {place}{where}; search on with offset {place + 1}]\n{page}"
+    return f"[found at offset {place}{where}; continue the search at offset {place + 1}]\n{page}"
 
 
 def _page(text: str, offset: int) -> str:
     piece = text[offset : offset + PAGE_CHARACTERS]
     if offset + len(piece) < len(text):
-        piece += f"\n[{len(text)} characters in all; go on with offset {offset + len(piece)}]"
+        piece += f"\n[{len(text)} characters in total; continue at offset {offset + len(piece)}]"
     return piece
 
 
@@ -313,7 +313,7 @@ def _number_before(text: str, place: int) -> str | None:
 def compact(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     instructions = arguments.get("instructions")
     return ToolResult(
-        "your context is compacted beside your work; go on",
+        "your context is being compacted in the background; continue your work",
         effects={"compact": instructions if isinstance(instructions, str) else ""},
     )
 
@@ -326,12 +326,12 @@ def _messages(reads: Reads, session_id: str, pointer: str) -> str:
             " fact://<hex>"
         )
     agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
-    row = reads.one("SELECT session_id FROM agents WHERE id = ?", (agent_id,))
-    if row is None or row[0] not in (session_id, *sessions.continued_by(reads, session_id)):
-        raise ValueError(f"no agent {agent_id} in this session, or in one that it continues")
+    owner = sessions.of_agent(reads, agent_id)
+    if owner is None or owner.id not in (session_id, *sessions.continued_by(reads, session_id)):
+        raise ValueError(f"no agent {agent_id} in this session or the sessions it continues")
     messages = message_rows.load_messages(reads, agent_id, first, last)
     if not messages:
-        raise ValueError(f"no messages {first}-{last} of agent {agent_id}")
+        raise ValueError(f"messages {first}-{last} not found for agent {agent_id}")
     return "\n".join(f"#{m.seq} {m.role}: {_flat(m.content)}" for m in messages)
 
 

@@ -38,6 +38,7 @@ from watchkeeper.records.text import cut
 from watchkeeper.store import agents, budgets
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.quota import note_readings
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
@@ -151,6 +152,8 @@ class ModelCallResult:
             estimated_prompt_tokens=self.estimated_prompt_tokens,
             usage_exact=reply.usage_exact if reply else False,
         )
+        if reply is not None and reply.quota:
+            note_readings(tx, tx.execute, reply.quota)
         return agents.add_model_call(tx, call)
 
 
@@ -302,7 +305,7 @@ class _CallInProgress:
             if admission is not Admission.WAIT:
                 return
             await slot.aclose()
-            self._show("slot", "waiting for one call that tests whether the usage limit has ended")
+            self._show("slot", "waiting for a test call to show whether the usage limit still applies")
             await limits.await_test(self.model_ref)
 
     def _take(self, event: ModelEvent, gate: Gate) -> None:
@@ -482,6 +485,8 @@ async def call_beside(
     )
     if spent is not None and called.was_made:
         spent.calls.append((called, turn))
+    elif called.reservation is not None:
+        called.reservation.release()
     if called.refused is not None:
         raise ModelError(called.refused.reason, kind=ErrorKind.FAIL)
     if called.reply is None:

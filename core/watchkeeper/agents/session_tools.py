@@ -33,7 +33,7 @@ from watchkeeper.records.ports import IdSource
 from watchkeeper.records.states import AGENT_ENDED, TASK_ENDED, AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
 from watchkeeper.records.tool_inputs import open_regular, resolve_target
-from watchkeeper.store import agents, artifacts, plans
+from watchkeeper.store import agents, artifacts, plans, sessions
 from watchkeeper.store.driver import Reads
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
@@ -74,7 +74,7 @@ def text_of(arguments: dict[str, Any], name: str, *, default: str | None = None,
     if not isinstance(value, str) or (not value.strip() and default is None):
         raise ValueError(f"`{name}` must be a non-empty string")
     if len(value) > limit:
-        raise ValueError(f"`{name}` has {len(value)} characters; at most {limit} are taken")
+        raise ValueError(f"`{name}` has {len(value)} characters; the limit is {limit}")
     return value
 
 
@@ -103,24 +103,24 @@ _TASK = {
         "title": {"type": "string"},
         "instructions": {
             "type": "string",
-            "description": "all that the sub-agent needs: it sees nothing else of the plan",
+            "description": "everything the sub-agent needs: it cannot see the rest of the plan",
         },
         "role": {"type": "string"},
         "depends_on": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "names of tasks that must be done before",
+            "description": "names of tasks that must be done first",
         },
         "expected_outputs": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "what must exist at its end: names of artifacts, or `file:PATH` for a file of the workspace",
+            "description": "what must exist when it ends: names of artifacts, or `file:PATH` for a file in the workspace",
         },
-        "model": {"type": "string", "description": "another model than the session's"},
+        "model": {"type": "string", "description": "a model other than the session's"},
         "isolation": {
             "type": "string",
             "enum": list(ISOLATIONS),
-            "description": "`worktree`: in a git worktree of its own, merged later with merge_task (the default for agent"
+            "description": "`worktree`: in a separate git worktree, merged later with merge_task (the default for agent"
             " programs that write); `none`: in the workspace itself",
         },
     },
@@ -131,11 +131,15 @@ ENDS_TURN = frozenset({"create_plan", "add_task", "revise_task", "resume_task", 
 """After a reply of the planner that only changed the plan, its turn is over: the next call comes with news."""
 BESIDE = frozenset({"remember", "save_artifact"})
 """What a reply may also do without being more than a change of the plan, or than the end of a task."""
-INPUTS_AGAIN = "what it builds on is made again"
+INPUTS_AGAIN = "a task it depends on runs again"
 """Why an agent is paused whose task became stale while it worked."""
+WAIT_FOR_INPUTS = (INPUTS_AGAIN, "what it builds on is made again")
+"""`INPUTS_AGAIN`, as this version and earlier ones write it."""
 _MOST_ROLES = 40
-_ENDS = "Make all changes of the plan in one reply: it ends your turn."
+_ENDS = "Make all plan changes in one reply: the call ends your turn."
 _NAME = {"task": {"type": "string", "description": "the task's name or id"}}
+SAVING = frozenset({"save_artifact", "merge_artifacts"})
+"""Tools that save an artifact under the name that they are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +168,8 @@ class PlanTools:
         return [
             tool(
                 "create_plan",
-                "Make the plan, once: one task, or several with dependencies. Each task is done by a sub-agent of its own;"
-                " tasks whose dependencies are done run in parallel. It ends your turn.",
+                "Create the plan (only once): one task, or several with dependencies. Each task gets its own sub-agent."
+                " Tasks whose dependencies are done run in parallel. The call ends your turn.",
                 {"goal": {"type": "string"}, "tasks": {"type": "array", "items": task, "minItems": 1}},
                 ["tasks"],
                 self.create_plan,
@@ -180,25 +184,25 @@ class PlanTools:
             ),
             tool(
                 "resume_task",
-                "Let a failed, paused or cancelled task continue where it stopped, with its agent's memory.",
-                _NAME | {"message": {"type": "string", "description": "what the sub-agent should know now"}},
+                "Continue a failed, paused or cancelled task from where it stopped, keeping its agent's memory.",
+                _NAME | {"message": {"type": "string", "description": "a message for the sub-agent"}},
                 ["task"],
                 self.resume_task,
             ),
             tool(
                 "rerun_task",
-                "Do a task again from its start, as a new attempt. It keeps its memory unless `fresh`. Tasks"
-                " that depend on it stop, and run again only if what they build on has changed.",
+                "Run a task again from the start, as a new attempt. It keeps its memory unless `fresh`. Tasks"
+                " that depend on it stop, and run again only if their inputs have changed.",
                 _NAME | {"reason": {"type": "string", "description": "why, and what to do differently"},
                          "fresh": {"type": "boolean"}},
                 ["task", "reason"],
                 self.rerun_task,
             ),
-            tool("drop_task", "Give a task up. Those that depend on it run without it.",
+            tool("drop_task", "Drop a task. Tasks that depend on it run without it.",
                  _NAME | {"reason": {"type": "string"}}, ["task"], self.drop_task),
             tool(
                 "finish_session",
-                "End the session once no task is left to run.",
+                "End the session when no tasks are left to run.",
                 {"summary": {"type": "string"}, "status": {"type": "string", "enum": ["done", "failed"]}},
                 ["summary"],
                 self.finish_session,
@@ -206,24 +210,20 @@ class PlanTools:
         ]  # fmt: skip
 
     def create_plan(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        goal = (
-            text_of(arguments, "goal", default="")
-            or tx.one("SELECT goal FROM sessions WHERE id = ?", (tx.session_id,))[0]
-        )
+        goal = text_of(arguments, "goal", default="") or sessions.require(tx, tx.session_id).goal
         wanted = arguments["tasks"]
         if len(wanted) > MOST_TASKS:
-            raise ValueError(f"{len(wanted)} tasks are too many; at most {MOST_TASKS}, so make them larger")
-        if tx.one("SELECT 1 FROM tasks WHERE session_id = ?", (tx.session_id,)):
-            raise ValueError("there is a plan already; change it with add_task, revise_task, drop_task")
+            raise ValueError(
+                f"{len(wanted)} tasks exceed the limit; create at most {MOST_TASKS} larger tasks"
+            )
+        if plans.task_names(tx, tx.session_id):
+            raise ValueError("a plan already exists; change it with add_task, revise_task or drop_task")
         plan_id = self._new_id()
         plans.create_plan(tx, plan_id, goal)
         ids: dict[str, str] = {}
         for position, one in enumerate(wanted):
             ids[self._add(tx, plan_id, position, one, ids)] = str(position)
-        by_name = {
-            row[0]: row[1]
-            for row in tx.all("SELECT name, id FROM tasks WHERE parent_plan_id = ?", (plan_id,))
-        }
+        by_name = _ids_by_name(tx)
         for one in wanted:
             _depend(tx, by_name, by_name[one["name"]], names_of(one, "depends_on"))
         _refuse_cycles(tx)
@@ -239,7 +239,7 @@ class PlanTools:
         """
         tools = {"add": "add_task", "revise": "revise_task", "drop": "drop_task"}
         if act not in tools:
-            raise ValueError(f"a plan has no act {act}; there are {', '.join(tools)}")
+            raise ValueError(f"unknown plan action {act}; use one of {', '.join(tools)}")
         schema = next(one.spec.input_schema for one in self.tools() if one.spec.name == tools[act])
         if fault := validate_arguments(schema, arguments):
             raise ValueError(fault)
@@ -254,7 +254,7 @@ class PlanTools:
             _refuse_drop(task)
             return
         if arguments.keys() <= {"task"}:
-            raise ValueError(f"nothing to change of {task.name} is given")
+            raise ValueError(f"no change to {task.name} was specified")
         self._revised(task, arguments)
         if "depends_on" in arguments:
             _refuse_missing(by_name, needs, task.name)
@@ -267,19 +267,18 @@ class PlanTools:
                 _refuse_changed(tx, task, context)
         known = _ids_by_name(tx)
         name = self._add(tx, plan_id, len(known), arguments, known)
-        row = tx.one("SELECT id FROM tasks WHERE parent_plan_id = ? AND name = ?", (plan_id, name))
-        _depend(tx, known | {name: row[0]}, row[0], names_of(arguments, "depends_on"))
+        task_id = next(one for one, called in plans.task_names(tx, tx.session_id) if called == name)
+        _depend(tx, known | {name: task_id}, task_id, names_of(arguments, "depends_on"))
         _refuse_cycles(tx)
         return self._revise_and_report(tx, plan_id, f"added {name}")
 
     def revise_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
         now = self._revised(task, arguments)
-        tx.keep_replaced("tasks", task.id, "instructions", "role", "expected_outputs")
-        tx.execute(
-            "UPDATE tasks SET title = ?, instructions = ?, role = ?, expected_outputs = ? WHERE id = ?",
-            (now.title, now.instructions, now.role, json.dumps(now.expected_outputs), task.id),
-        )
+        plans.rewrite(
+            tx, task.id, title=now.title, instructions=now.instructions, role=now.role,
+            expected_outputs=now.expected_outputs,
+        )  # fmt: skip
         if "depends_on" in arguments:
             _depend(tx, _ids_by_name(tx), task.id, names_of(arguments, "depends_on"))
             _refuse_cycles(tx)
@@ -287,20 +286,21 @@ class PlanTools:
 
     def resume_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
-        failures = tx.one("SELECT failures FROM tasks WHERE id = ?", (task.id,))[0]
-        if failures >= MOST_FAILURES:
+        if task.failures >= MOST_FAILURES:
             raise ValueError(
-                f"{task.name} failed {failures} times without a single turn between ({task.error}); revise"
+                f"{task.name} failed {task.failures} times without completing a turn ({task.error}); revise"
                 " it, re-run it fresh,"
                 " or drop it"
             )
-        resume(tx, task, str(arguments.get("message") or "Go on where you stopped."))
+        resume(tx, task, str(arguments.get("message") or "Continue where you stopped."))
         return self._revise_and_report(tx, task.parent_plan_id, f"resumed {task.name}")
 
     def rerun_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = self._task_to_change(tx, arguments, context)
         if task.attempt >= MOST_ATTEMPTS:
-            raise ValueError(f"{task.name} had {task.attempt} attempts; drop it, or make another task of it")
+            raise ValueError(
+                f"{task.name} has had {task.attempt} attempts; drop it, or add a different task to replace it"
+            )
         rerun(tx, task, fresh=bool(arguments.get("fresh")), reason=text_of(arguments, "reason", limit=4_000))
         return self._revise_and_report(tx, task.parent_plan_id, f"re-runs {task.name}")
 
@@ -317,7 +317,7 @@ class PlanTools:
         status = arguments.get("status") or "done"
         if plans.has_word_of_person(tx, context.agent_id):
             raise ValueError(
-                "not yet: a person has just said or done something; it comes with the next message"
+                "not yet: a person just sent a message or made a change; read it in the next message"
             )
         left = [
             task
@@ -326,15 +326,12 @@ class PlanTools:
         ]
         if left:
             named = ", ".join(f"{task.name} ({task.status})" for task in left[:8])
-            raise ValueError(f"not yet: {named}. Wait for them (end your turn), or drop them first")
+            raise ValueError(f"not yet: {named}. End your turn and wait for them, or drop them first")
         return ToolResult(f"the session ends: {status}", effects={"finish": status, "summary": summary})
 
     def _revise_and_report(self, tx: Transaction, plan_id: str, what: str) -> ToolResult:
         revision = plans.revise(tx, plan_id, what)
-        states = {
-            row[0]: row[1]
-            for row in tx.all("SELECT name, status FROM tasks WHERE session_id = ?", (tx.session_id,))
-        }
+        states = {task.name: task.status for task in plans.load_tasks(tx, tx.session_id)}
         # With a large plan, all states in each answer would fill the planner's window.
         progress = (
             {"tasks": states}
@@ -377,7 +374,7 @@ class PlanTools:
     def _revised(self, task: Task, arguments: dict[str, Any]) -> _Wanted:
         """Raises ValueError: the task cannot be changed like that, or not now."""
         if task.status is TaskStatus.RUNNING:
-            raise ValueError(f"{task.name} is running; cancel it first, or re-run it after")
+            raise ValueError(f"{task.name} is running; cancel it first, or re-run it later")
         given = {"title": task.title, "instructions": task.instructions, "role": task.role} | arguments
         role = self._role(text_of(given, "role"))
         outputs = list(task.expected_outputs)
@@ -400,19 +397,19 @@ class PlanTools:
 
     def _role(self, role: str) -> str:
         if role not in self._roles:
-            raise ValueError(f"there is no role {role!r}; there are {', '.join(sorted(self._roles))}")
+            raise ValueError(f"no role {role!r}; available: {', '.join(sorted(self._roles))}")
         return role
 
     def _refuse_files(self, task: str, role: str, outputs: Sequence[str]) -> None:
         files = [one.removeprefix(plans.FILE_OUTPUT) for one in outputs if one.startswith(plans.FILE_OUTPUT)]
         for file in files:
             if not file or os.path.isabs(file) or os.path.normpath(file).startswith(".."):
-                raise ValueError(f"{task}: {plans.FILE_OUTPUT}{file} is no path inside the workspace")
+                raise ValueError(f"{task}: {plans.FILE_OUTPUT}{file} is not a path inside the workspace")
         if files and not self._roles[role].changes_files:
             able = ", ".join(sorted(name for name, one in self._roles.items() if one.changes_files))
             raise ValueError(
-                f"{task}: the role {role} cannot write the file {files[0]}; give the task to one that can ({able}),"
-                " or expect an artifact"
+                f"{task}: the role {role} cannot write the file {files[0]}; assign the task to a role that can ({able}), or "
+                "expect an artifact"
             )
 
     def _what_roles_can(self) -> str:
@@ -430,9 +427,9 @@ def _refuse_changed(tx: Transaction, task: Task, context: ToolContext) -> None:
             names = {task_id: name for name, task_id in _ids_by_name(tx).items()}
             after = ", ".join(names.get(need, need) for need in task.depends_on) or "no other task"
             raise ValueError(
-                f"{task.name} was changed meanwhile: {said} It is {task.status} now (attempt {task.attempt}, role"
+                f"{task.name} was changed in the meantime: {said} It is now {task.status} (attempt {task.attempt}, role"
                 f" {task.role}, “{one_line(task.title, 200)}”, depends on {after}; instructions:"
-                f" {one_line(task.instructions, 600)}). Decide again if that is not enough"
+                f" {one_line(task.instructions, 600)}). If this is not enough, change it again"
             )
 
 
@@ -440,7 +437,7 @@ def _refuse_drop(task: Task) -> None:
     """Raises ValueError: the task has ended as asked, or was dropped."""
     if task.status not in (TaskStatus.DONE, TaskStatus.DROPPED):
         return
-    raise ValueError(f"{task.name} is {task.status} already; there is nothing to drop")
+    raise ValueError(f"{task.name} is already {task.status}; nothing to drop")
 
 
 def find_task(tx: Any, arguments: dict[str, Any]) -> Task:
@@ -454,7 +451,9 @@ def find_task(tx: Any, arguments: dict[str, Any]) -> Task:
     for task in tasks:
         if wanted in (task.id, task.name):
             return task
-    raise ValueError(f"no task {wanted!r}; there are {', '.join(task.name for task in tasks) or 'none yet'}")
+    raise ValueError(
+        f"no task {wanted!r}; existing tasks: {', '.join(task.name for task in tasks) or 'none yet'}"
+    )
 
 
 def resume(tx: Transaction, task: Task, message: str) -> None:
@@ -464,7 +463,7 @@ def resume(tx: Transaction, task: Task, message: str) -> None:
         ValueError: it did not stop, or never started.
     """
     if task.status is TaskStatus.RUNNING:
-        raise ValueError(f"{task.name} is running already")
+        raise ValueError(f"{task.name} is already running")
     if task.status not in (TaskStatus.FAILED, TaskStatus.PAUSED, TaskStatus.CANCELLED):
         raise ValueError(
             f"{task.name} is {task.status}; only a failed, paused or cancelled task can be resumed"
@@ -492,21 +491,15 @@ def rerun(tx: Transaction, task: Task, *, fresh: bool, reason: str = "") -> list
     stop_agent(tx, task, "re-run")
     if task.status in (TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE) or task.status in TASK_ENDED:
         plans.move(tx, task.id, TaskStatus.PENDING, "re-run" + (" (fresh)" if fresh else ""))
-    tx.keep_replaced("tasks", task.id, "result", "artifact_refs", "inputs_hash", "rerun_reason")
-    tx.execute(
-        "UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL,"
-        " error = NULL,"
-        " artifact_refs = '[]', inputs_hash = NULL, failures = 0, rerun_reason = ? WHERE id = ?",
-        (None if fresh else task.assigned_agent, reason or None, task.id),
-    )
+    plans.begin_attempt(tx, task.id, reason or None, starts_from=None if fresh else task.assigned_agent)
     stopped = []
     for other in downstream(plans.load_tasks(tx, tx.session_id), task.id):
         if other.status not in (TaskStatus.DONE, TaskStatus.RUNNING, TaskStatus.PAUSED):
             continue
         if other.status is not TaskStatus.DONE and other.assigned_agent is not None:
             stopped.append(other.name)
-            agents.cancel_questions(tx, other.assigned_agent, other.id, f"{task.name} is run again")
-        plans.move(tx, other.id, TaskStatus.STALE, f"{task.name} is run again")
+            agents.cancel_questions(tx, other.assigned_agent, f"{task.name} runs again")
+        plans.move(tx, other.id, TaskStatus.STALE, f"{task.name} runs again")
     return stopped
 
 
@@ -531,16 +524,14 @@ def downstream(tasks: list[Task], task_id: str) -> list[Task]:
 
 
 def _plan(tx: Any) -> str:
-    row = tx.one("SELECT current_plan_id FROM sessions WHERE id = ?", (tx.session_id,))
-    if row is None or row[0] is None:
-        raise ValueError("there is no plan yet; make one with create_plan")
-    return str(row[0])
+    session = sessions.load(tx, tx.session_id)
+    if session is None or session.current_plan_id is None:
+        raise ValueError("no plan yet; make one with create_plan")
+    return session.current_plan_id
 
 
 def _ids_by_name(tx: Any) -> dict[str, str]:
-    return {
-        row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE session_id = ?", (tx.session_id,))
-    }
+    return {name: task_id for task_id, name in plans.task_names(tx, tx.session_id)}
 
 
 def _depend(tx: Transaction, by_name: dict[str, str], task_id: str, needs: list[str]) -> None:
@@ -552,10 +543,10 @@ def _depend(tx: Transaction, by_name: dict[str, str], task_id: str, needs: list[
 def _refuse_missing(by_name: Mapping[str, str], needs: Sequence[str], name: str) -> None:
     """Raises ValueError: one of `needs` is no task of the plan, or the task `name` itself."""
     if name in needs:
-        raise ValueError(f"these tasks depend on each other in a circle: {name}")
+        raise ValueError(f"these tasks form a dependency cycle: {name}")
     missing = [need for need in needs if need not in by_name]
     if missing:
-        raise ValueError(f"depends_on names no task of this plan: {', '.join(missing)}")
+        raise ValueError(f"depends_on names unknown tasks: {', '.join(missing)}")
 
 
 def _refuse_cycles(tx: Any, wanted: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -569,7 +560,7 @@ def _refuse_cycles(tx: Any, wanted: Mapping[str, Sequence[str]] | None = None) -
     except CycleError as error:
         names = {task_id: name for name, task_id in _ids_by_name(tx).items()}
         circle = ", ".join(names[task_id] for task_id in error.args[1][1:])
-        raise ValueError(f"these tasks depend on each other in a circle: {circle}") from None
+        raise ValueError(f"these tasks form a dependency cycle: {circle}") from None
 
 
 # --- Artifacts ------------------------------------------------------------------------------------------
@@ -674,13 +665,13 @@ def _included(include: dict[str, Any], load: Callable[[str], object]) -> object:
     value = at_pointer(load(name), str(include.get("$pointer", "")), include.get("$default", _MISSING))
     columns = include.get("$columns")
     if value is _MISSING:
-        raise ValueError(f"Artifact {name!r} holds nothing at {include['$pointer']!r}.")
+        raise ValueError(f"Artifact {name!r} has no value at {include['$pointer']!r}.")
     if include.get("$sort") and isinstance(value, dict | list):
         value = dict(sorted(value.items())) if isinstance(value, dict) else sorted(value, key=_row_order)
     if columns is None:
         return value
     if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
-        raise ValueError(f'"$columns" needs a list of rows, and {name!r} holds none there.')
+        raise ValueError(f'"$columns" needs a list of rows; {name!r} has none there.')
     return [dict(zip(columns, row, strict=False)) for row in value]
 
 
@@ -721,17 +712,17 @@ def artifact_tools() -> list[FunctionTool]:
     return [
         tool(
             "save_artifact",
-            "Keep something you made, under a name: text, JSON, or a file of the workspace (`file_path`). In JSON, an object"
-            ' {"$artifact": name} is replaced by that artifact\'s own JSON, so that large results need not pass through'
+            "Save an artifact under a name: text, JSON or a file in the workspace (`file_path`). In JSON, an object"
+            ' {"$artifact": name} is replaced by that artifact\'s JSON. Large results then need not pass through'
             " your context.",
             {
                 "name": {"type": "string"},
                 "content": {"type": ["string", "object", "array"], "description": "text, an object or a list"},
-                "file_path": {"type": "string", "description": "a file to save, in place of `content`"},
+                "file_path": {"type": "string", "description": "a file to save instead of `content`"},
                 "media_type": {"type": "string"},
                 "final": {
                     "type": "boolean",
-                    "description": "true: the text beside this call is your result, and the task ends",
+                    "description": "true: the text of this reply is your result, and the task ends",
                 },
             },
             ["name"],
@@ -739,7 +730,7 @@ def artifact_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_artifact",
-            "Read an artifact by its name; a JSON pointer such as /totals gives one part of a JSON"
+            "Read an artifact by name. A JSON pointer such as /totals selects one part of a JSON"
             " artifact.",
             {
                 "ref": reference,
@@ -752,9 +743,9 @@ def artifact_tools() -> list[FunctionTool]:
         ),
         tool(
             "merge_artifacts",
-            "Merge JSON artifacts, in order, into a new one: numbers add up, lists join, objects merge,"
-            " equal texts stay.",
-            {"inputs": {"type": "array", "items": reference, "description": "names, or one pattern such as part/*"},
+            "Merge JSON artifacts, in order, into a new one: numbers are added, lists joined, objects "
+            "merged, equal strings kept.",
+            {"inputs": {"type": "array", "items": reference, "description": "names, or a single pattern such as part/*"},
              "name": {"type": "string"}},
             ["inputs", "name"],
             merge,
@@ -788,7 +779,7 @@ def _file_of(path: str, context: ToolContext) -> tuple[bytes, str]:
     """
     target = resolve_target(context.workspace, path)
     if target is None:
-        raise ValueError(f"{path} leads out of the workspace")
+        raise ValueError(f"{path} resolves outside the workspace")
     try:
         descriptor = open_regular(target, context.protected)
     except OSError as error:
@@ -807,14 +798,14 @@ def read(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
     if isinstance(pointer, str) and pointer:
         part = at_pointer(_load_json(tx, ref), pointer, _MISSING)
         if part is _MISSING:
-            raise ValueError(f"pointer {pointer} leads nowhere in {ref}")
+            raise ValueError(f"pointer {pointer} matches nothing in {ref}")
         text = json.dumps(part, ensure_ascii=False)
     else:
         text = _load(tx, ref).decode("utf-8", "replace")
     offset, limit = arguments.get("offset", 0), arguments.get("limit", PAGE_CHARACTERS)
     piece = text[offset : offset + min(limit, 50_000)]
     if offset + len(piece) < len(text):
-        piece += f"\n[{len(text)} characters in all; go on with offset {offset + len(piece)}]"
+        piece += f"\n[{len(text)} characters in total; continue at offset {offset + len(piece)}]"
     return ToolResult(piece)
 
 
@@ -825,7 +816,7 @@ def merge(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> T
     for one in wanted:
         names += _matching(tx, one) if any(mark in one for mark in "*?[") else [one]
     if len(names) > MOST_INPUTS:
-        raise ValueError(f"{len(names)} artifacts are too many to merge at once; at most {MOST_INPUTS}")
+        raise ValueError(f"{len(names)} artifacts cannot be merged at once; the limit is {MOST_INPUTS}")
     if not names:
         raise ValueError(artifacts.unknown(tx, tx.session_id, ", ".join(wanted)))
     result = _store(
@@ -836,7 +827,7 @@ def merge(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> T
 
 def _store(tx: Transaction, context: ToolContext, name: str, data: bytes, media_type: str) -> ToolResult:
     if len(data) > LARGEST:
-        raise ValueError(f"{name} would have {len(data)} bytes; at most {LARGEST} are kept, so split it")
+        raise ValueError(f"{name} would be {len(data)} bytes; the limit is {LARGEST}, so split it")
     ref = artifacts.save_output(
         tx, name=name, data=data, media_type=media_type, agent_id=context.agent_id, task_id=context.task_id
     )
@@ -854,13 +845,12 @@ def _store(tx: Transaction, context: ToolContext, name: str, data: bytes, media_
 def _name(arguments: dict[str, Any]) -> str:
     name = text_of(arguments, "name", limit=200).strip()
     if any(ord(character) < 32 for character in name):
-        raise ValueError("`name` must not hold control characters")
+        raise ValueError("`name` must not contain control characters")
     return name
 
 
 def _matching(tx: Transaction, pattern: str) -> list[str]:
-    rows = tx.all("SELECT DISTINCT name FROM outputs WHERE session_id = ? ORDER BY name", (tx.session_id,))
-    return [row[0] for row in rows if fnmatch.fnmatchcase(row[0], pattern)]
+    return [name for name in artifacts.output_names(tx, tx.session_id) if fnmatch.fnmatchcase(name, pattern)]
 
 
 def _load(tx: Transaction, name_or_ref: str) -> bytes:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from watchkeeper.agents.approvals import BY_CONFIGURATION, Approvals, Permit
-from watchkeeper.agents.calls import Call, assert_mine, mark_unknown
+from watchkeeper.agents.calls import assert_mine, mark_unknown
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl
 from watchkeeper.agents.roles import Role
@@ -39,7 +39,7 @@ from watchkeeper.records.tool_inputs import (
     edited_places,
 )
 from watchkeeper.store import agents, artifacts
-from watchkeeper.store.agents import Agent
+from watchkeeper.store.agents import Agent, Call
 from watchkeeper.store.commands import (
     editable,
     unified_diff,
@@ -49,12 +49,12 @@ from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
 _NOT_SO_ANY_MORE = {
-    SUBJECT_CHANGED: "the file changed just before it was written, after the question was answered",
-    PREMISES_CHANGED: "not run: its shell, folder or script changed after the question was answered",
+    SUBJECT_CHANGED: "the file changed after the approval, just before the write",
+    PREMISES_CHANGED: "not run: its shell, folder or script changed after the approval",
 }
 """Answers of a worker to what a person approved, and why the person is asked again."""
 NOT_AFTER_DENIAL = "[not run] An earlier call of this reply was denied, so this one did not run."
-_SHORTAGE = "The machine ran out of memory or of another resource while this call was running."
+_SHORTAGE = "The machine ran out of memory or another resource while this call was running."
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
 
@@ -70,7 +70,7 @@ SHORTEST_KEPT = 8_000
 
 CALL_TOOL = ToolSpec(
     "call_tool",
-    "Call a tool that is not in this list: one that a message names after an MCP server came late.",
+    "Call a tool that is not in this list. When an MCP server starts late, a message names its tools.",
     {
         "type": "object",
         "properties": {"tool": {"type": "string"}, "input": {"type": "object"}},
@@ -183,10 +183,13 @@ class Toolbox:
         tool, names = environment.tools.get(call.name), self.names
         if tool is None or call.name not in names:
             meant = difflib.get_close_matches(call.name[:100], names, 1, 0.5)
-            there = f"did you mean {meant[0]}? There" if meant else "there"
-            return f"there is no tool {call.name!r}; {there} are {', '.join(names)}", ToolCallStatus.ERROR
+            there = f"Did you mean {meant[0]}? Available" if meant else "Available"
+            return (
+                f"no tool {call.name!r}. {there} tools: {', '.join(names)}",
+                ToolCallStatus.ERROR,
+            )
         if invalid := validate_arguments(tool.spec.input_schema, call.arguments):
-            return f"the input cannot be used: {invalid}. Correct it and call again", ToolCallStatus.ERROR
+            return f"invalid input: {invalid}. Correct it and call again", ToolCallStatus.ERROR
         if marked := mark_fault(call.name, call.arguments):
             return f"{call.name}: {marked}", ToolCallStatus.ERROR
         if environment.permission(call.name) is Permission.DENY:
@@ -365,7 +368,7 @@ class Toolbox:
         if len(text) > MOST_OF_AN_EDIT:
             text = unified_diff(editable(call.name, call.original), text, "input")
         if len(text) > MOST_OF_AN_EDIT:
-            text = text[:MOST_OF_AN_EDIT] + f"\n[… {len(text) - MOST_OF_AN_EDIT} characters left out]"
+            text = text[:MOST_OF_AN_EDIT] + f"\n[… {len(text) - MOST_OF_AN_EDIT} characters omitted]"
         head = f"[edited] A person changed the input of this call before approving it. This ran instead:\n{text}\n[its result]\n"
         if isinstance(result.content, str):
             return ToolResult(head + result.content, result.is_error, result.effects)
@@ -375,9 +378,8 @@ class Toolbox:
         self, tx: Transaction, call: Call, result: ToolResult, status: ToolCallStatus, began: float
     ) -> None:
         agents.end_tool_call(tx, call.id, status, result.content, result.is_error, began)
-        if tx.one("SELECT status FROM agents WHERE id = ?", (self._agent.id,))[0] == AgentStatus.WAITING:
+        if agents.status_of(tx, self._agent.id) is AgentStatus.WAITING:
             # An earlier host asked about the call, and it has ended without the answer: its shell was lost.
-            agents.cancel_questions(tx, self._agent.id, self._agent.task_id, "its call has ended")
             agents.move(tx, self._agent.id, AgentStatus.WORKING)
         tx.event(
             f"tool.{status}",
@@ -407,7 +409,7 @@ class Toolbox:
             kind="tool_output",
         )
         head, tail = text[: self._result_characters * 3 // 5], text[-self._result_characters // 5 :]
-        cut = f"\n[… {len(text) - len(head) - len(tail)} characters left out; read the whole with read_artifact, name {name} …]\n"
+        cut = f"\n[… {len(text) - len(head) - len(tail)} characters omitted; read the full text with read_artifact, name {name} …]\n"
         return ToolResult(head + cut + tail, result.is_error, result.effects)
 
     def _context(self, call: Call, permit: Permit) -> ToolContext:
@@ -431,7 +433,7 @@ class Toolbox:
 def _to_verify(result: ToolResult) -> ToolResult:
     """What the model is told of a call whose outcome is unknown."""
     head = "[interrupted, outcome unknown] "
-    tail = "\nIt may have taken effect, in part or whole. Verify before you do it again."
+    tail = "\nIt may have taken effect, fully or partly. Verify before you repeat it."
     if isinstance(result.content, str):
         return replace(result, content=f"{head}{result.content}{tail}")
     return replace(result, content=[{"type": "text", "text": head + tail.strip()}, *result.content])

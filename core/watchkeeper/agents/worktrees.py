@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.agents.tools.contract import Permission, PersonQuestion, ToolContext, ToolResult
+from watchkeeper.records import proc
 from watchkeeper.records.errors import fault_in, host_fault
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import AGENT_ENDED, TaskStatus
@@ -40,7 +41,6 @@ from watchkeeper.store.agents import Worktree
 from watchkeeper.store.commands import CONFLICT
 from watchkeeper.store.driver import make_private
 from watchkeeper.store.faultpoints import reach
-from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import folder_beside
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import SessionStore, Transaction
@@ -136,7 +136,7 @@ class Git:
         try:
             lock = os.open(common / "watchkeeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise GitFailed(f"the repository {common} cannot be written: {error.strerror}") from error
+            raise GitFailed(f"cannot write to the repository {common}: {error.strerror}") from error
         try:
             deadline = time.monotonic() + LOCK_SECONDS
             while True:
@@ -146,7 +146,7 @@ class Git:
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise GitFailed(
-                            f"another process works on {common}; try again when it has ended"
+                            f"another process is using {common}; try again when it has finished"
                         ) from None
                     time.sleep(0.05)
             yield cls(environ, lock)
@@ -188,7 +188,7 @@ class Git:
                 pass_fds=(self._lock,) if self._lock is not None else (),
             )  # fmt: skip
         except OSError as error:
-            raise GitFailed(f"git cannot be run in {folder}: {error.strerror}") from error
+            raise GitFailed(f"cannot run git in {folder}: {error.strerror}") from error
         cut = False
         with process:
             try:
@@ -227,11 +227,11 @@ def find_repository(workspace: Path, environ: Mapping[str, str]) -> Repository |
     top, git_dir, common, prefix = output.split("\n")[:4]
     prefix = prefix.rstrip("/")
     if not git.succeeds(workspace, "rev-parse", "-q", "--verify", "HEAD^{commit}"):
-        return "the repository has no commit yet"
+        return "the repository has no commits yet"
     if prefix and not git.succeeds(workspace, "cat-file", "-e", f"HEAD:{prefix}"):
-        return "the newest commit does not have the workspace's folder"
+        return "the latest commit does not contain the workspace folder"
     if own := _own_programs(git, workspace):
-        return f"the repository's own configuration runs programs that Watchkeeper does not run: {own}"
+        return f"the repository's configuration starts programs, which Watchkeeper does not allow: {own}"
     return Repository(Path(top), Path(git_dir), Path(common), prefix)
 
 
@@ -274,7 +274,7 @@ def make(git: Git, tree: Worktree) -> None:
     common, folder = Path(tree.repository), Path(tree.folder)
     git(common, "worktree", "add", "-q", "--no-track", "-b", tree.branch, str(folder), tree.base_commit)
     if not (_admin(tree) / "HEAD").is_file():
-        raise GitFailed(f"git made {folder} in another way than expected")
+        raise GitFailed(f"git did not create {folder} as expected")
 
 
 def unmake(git: Git, tree: Worktree) -> None:
@@ -306,12 +306,12 @@ def restore(git: Git, tree: Worktree) -> None:
     if (admin / "HEAD").is_file() and folder.is_dir():
         if not pointer.is_file() or pointer.read_text("utf-8", "replace").strip() != f"gitdir: {admin}":
             if pointer.is_dir() and not pointer.is_symlink():
-                raise GitFailed(f"{pointer} is a repository of its own now; move it away")
+                raise GitFailed(f"{pointer} is now a separate repository; move it elsewhere")
             pointer.unlink(missing_ok=True)
             pointer.write_text(f"gitdir: {admin}\n", "utf-8")
         return
     if folder.is_dir() and any(folder.iterdir()):
-        raise GitFailed(f"{folder} is no longer a worktree; look at its content, and move it away")
+        raise GitFailed(f"{folder} is no longer a worktree; check its content, then move it elsewhere")
     shutil.rmtree(admin, ignore_errors=True)
     git(Path(tree.repository), "worktree", "add", "-q", "-f", tree.folder, tree.branch)
 
@@ -334,7 +334,7 @@ def changes(git: Git, tree: Worktree) -> tuple[int, str]:
         )  # fmt: skip
     numbers, _, patch = text.partition("\n\n")
     if len(text.encode("utf-8", "surrogateescape")) >= DIFF_BYTES:
-        patch += "\n[… longer; `git diff` in the worktree shows the whole]"
+        patch += "\n[… truncated; run `git diff` in the worktree for the full diff]"
     return len(numbers.splitlines()), patch
 
 
@@ -349,13 +349,13 @@ def commit_rest(git: Git, tree: Worktree, message: str) -> str:
         missing_ok=True
     )  # of a killed git: no agent runs here, and we hold the lock
     if git(folder, "ls-files", "--unmerged", git_dir=admin):
-        raise GitFailed(f"the worktree {folder} is in the middle of a merge")
+        raise GitFailed(f"a merge is in progress in the worktree {folder}")
     if left := _status(git, folder, admin):
         if inside := [entry[3:] for entry in left if entry.startswith("?? ") and entry.endswith("/")]:
             # Git would commit the name of its commit, and none of its files.
             raise GitFailed(
-                f"{_named(inside)} in {folder} is a git repository of its own, whose files cannot be merged; its agent"
-                " must remove the .git in it, or name it in .gitignore"
+                f"{_named(inside)} in {folder} is a separate git repository, and its files cannot be merged. The agent"
+                " must remove its .git, or list it in .gitignore"
             )
         git(folder, "add", "-A", git_dir=admin)
         git(folder, "commit", "-q", "--no-verify", "--allow-empty", "-F", "-", git_dir=admin, text=message,
@@ -364,7 +364,9 @@ def commit_rest(git: Git, tree: Worktree, message: str) -> str:
     known = git.run(folder, "rev-parse", "-q", "--verify", _reference(tree), git_dir=admin)[1].strip()
     if known != tip:
         if known and not git.succeeds(folder, "merge-base", "--is-ancestor", known, tip, git_dir=admin):
-            raise GitFailed(f"the worktree {folder} has left its branch {tree.branch}; merge it by hand")
+            raise GitFailed(
+                f"the worktree {folder} is no longer on its branch {tree.branch}; merge it manually"
+            )
         git(folder, "update-ref", _reference(tree), tip, known or "0" * len(tip), git_dir=admin)
     return tip
 
@@ -426,7 +428,7 @@ def combine(git: Git, common: Path, onto: str, tips: Sequence[tuple[str, str]]) 
         code, output, errors = git.run(common, "merge-tree", "--write-tree", "-z", "--messages", onto, tip)
         if code not in (0, 1) or not output:
             raise GitFailed(
-                "git cannot merge without a checkout: it must be version 2.38 or newer"
+                "this version of git cannot merge without a checkout; install git 2.38 or later"
                 if "usage:" in errors or "not a valid" in errors.lower()
                 else f"git merge-tree: {one_line(errors, 600)}"
             )
@@ -503,7 +505,7 @@ def hunks(git: Git, common: Path, tree: str, file: str) -> str:
 
 def _conflict(git: Git, common: Path, tree: Worktree, head: str, tip: str, found: Combined) -> MergeConflict:
     """What the planner gets of a conflict, and what a person is asked."""
-    ours, theirs = tree.target or "the commit of the workspace", tree.branch
+    ours, theirs = tree.target or "the workspace commit", tree.branch
 
     def named(text: str) -> str:
         return text.replace(head, f"ours ({ours})").replace(tip, f"theirs ({theirs})")
@@ -520,7 +522,7 @@ def _conflict(git: Git, common: Path, tree: Worktree, head: str, tip: str, found
         parts.append(f"--- {file}\n{text}")
         text = text or "\n".join(named(line) for line in found.said if file in line)
         if len(text) > left:
-            text = f"{text[:left]}\n[… longer; `git diff {ours}...{theirs}` shows the whole]"
+            text = f"{text[:left]}\n[… truncated; run `git diff {ours}...{theirs}` for the full diff]"
         left -= min(left, len(text))
         about = {"ours": author(head, tip, file), "theirs": author(tip, head, file)}
         conflicts.append({"file": file, **about, "text": text})
@@ -530,7 +532,7 @@ def _conflict(git: Git, common: Path, tree: Worktree, head: str, tip: str, found
         )
     whole = "\n".join(parts)
     whole = whole if len(whole) <= HUNK_CHARACTERS else whole[:HUNK_CHARACTERS] + "\n[…]"
-    where = f"{theirs} conflicts with {ours} of the user's folder in {_named(found.conflicts)}"
+    where = f"{theirs} conflicts with {ours} in {_named(found.conflicts)}"
     message = "\n".join([f"{where}. Nothing was changed.", *map(named, found.said), whole])
     one_side = bool(found.kinds) and found.kinds <= ONE_SIDE
     question = PersonQuestion(
@@ -560,17 +562,17 @@ def plan_merge(
     tip = commit_rest(git, tree, message)
     if left := [file for file in tree.unresolved if has_markers(git, common, tip, file)]:
         raise GitFailed(
-            f"conflict markers are still in {_named(left)}; resolve them in the task's worktree first"
+            f"conflict markers remain in {_named(left)}; resolve them in the task's worktree first"
         )
     if under_way := [name for name in _UNDER_WAY if (git_dir / name).exists()]:
         raise GitFailed(
-            f"the user's folder {top} is in the middle of something ({under_way[0]}); merge when that has ended"
+            f"a git operation is in progress in the user's folder {top} ({under_way[0]}); merge when it has finished"
         )
     on = git.run(top, "symbolic-ref", "-q", "--short", "HEAD", git_dir=git_dir)[1].strip()
     if on != tree.target:
         raise GitFailed(
-            f"the user's folder is on {on or 'no branch'} now, and the work began on {tree.target or 'no branch'};"
-            f" merge {tree.branch} by hand, or when the user has switched back"
+            f"the user's folder is on {on or 'no branch'}, but the work started on "
+            f"{tree.target or 'no branch'}. Merge {tree.branch} manually, or wait for the user to switch back"
         )
     head = git(top, "rev-parse", "HEAD", git_dir=git_dir).strip()
     found = combine(git, common, head, [(f"Merge {message}", tip)])
@@ -579,7 +581,7 @@ def plan_merge(
         conflict = _conflict(git, common, tree, head, tip, found)
         if not keep or conflict.question.digest != answered or not conflict.question.arguments["one_side"]:
             raise conflict
-        kept = f"Merge {message}\n\nWhere both changed the same, {keep} is kept, as the user chose."
+        kept = f"Merge {message}\n\nFor conflicting changes, {keep} is kept, as the user chose."
         merged = git(common, "commit-tree", keep_side(git, common, found, keep), "-p", head, "-p", tip, text=kept,
                      config=_identity(git, common, common)).strip()  # fmt: skip
     touched = set(
@@ -588,8 +590,8 @@ def plan_merge(
     dirty = [entry[3:] for entry in _status(git, top, git_dir) if _meets(entry[3:], touched)]
     if dirty:
         raise GitFailed(
-            f"the user's folder has changes of {_named(dirty)} that are not committed, and the merge touches the same;"
-            " nothing was changed. The user must commit or stash them first"
+            f"the user's folder has uncommitted changes to {_named(dirty)}, which the merge would overwrite."
+            " Nothing was changed. The user must commit or stash them first"
         )
     return merged
 
@@ -662,11 +664,10 @@ def undo_cut_merge(git: Git, repository: Repository, commit: str) -> bool:
 
 def _is_git_at_work(top: Path) -> bool:
     """Whether a git process runs in a folder."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if (process / "comm").read_text().strip() == "git" and Path(os.readlink(process / "cwd")) == top:
-                return True
-    return False
+    return any(
+        proc.file_of(pid, "comm").strip() == b"git" and proc.folder_of(pid) == str(top)
+        for pid in proc.processes()
+    )
 
 
 def remove(git: Git, tree: Worktree) -> str:
@@ -678,17 +679,17 @@ def remove(git: Git, tree: Worktree) -> str:
             return f"{folder} is no longer a worktree"
         head = git(folder, "rev-parse", "HEAD", git_dir=admin).strip()
         if head != tip:
-            return f"{folder} has left its branch {tree.branch}"
+            return f"{folder} is no longer on its branch {tree.branch}"
         if left := _status(git, folder, admin, "--ignored"):
             what = (
                 "that git ignores" if all(one.startswith("!!") for one in left) else "that are not committed"
             )
             return f"{folder} has {plural(len(left), 'file')} {what}"
         if inside := [file for file in _submodules(git, folder, admin) if _holds_files(folder / file)]:
-            return f"{folder} has files in {_named(inside)}, which is the place of a submodule"
+            return f"{folder} has files in {_named(inside)}, which is a submodule path"
     into = f"refs/heads/{tree.target}" if tree.target else "HEAD"
     if tip and not git.succeeds(common, "merge-base", "--is-ancestor", tip, into):
-        return f"{tree.branch} is not merged; `git merge {tree.branch}` does it"
+        return f"{tree.branch} is not merged; run `git merge {tree.branch}`"
     if folder.exists():
         git(common, "worktree", "remove", str(folder))
     if tip:
@@ -785,10 +786,10 @@ class Worktrees:
             return self._workspace
         repository = await asyncio.to_thread(find_repository, self._workspace, self._environ)
         if isinstance(repository, str):
-            why = repository or ("the workspace is in no git repository" if chosen else "")
+            why = repository or ("the workspace is not in a git repository" if chosen else "")
             if why and why not in self._warned:
                 self._warned.add(why)
-                await self._warn(f"agents work in the workspace itself, without worktrees: {why}", task.id)
+                await self._warn(f"agents work directly in the workspace, without worktrees: {why}", task.id)
             return self._workspace
         made, dirty = await asyncio.to_thread(self._begin, repository, task, before, tree)
         await self._save(made)
@@ -802,8 +803,8 @@ class Worktrees:
                      uncommitted=dirty)  # fmt: skip
             if dirty:
                 tx.event("host.warning", task_id=task.id, text=(
-                    f"{task.name} works in a worktree from commit {made.base_commit[:10]}:"
-                    f" {plural(dirty, 'changed file')} of yours, not committed, {'is' if dirty == 1 else 'are'} not in it"
+                    f"{task.name} works in a worktree from commit {made.base_commit[:10]};"
+                    f" {plural(dirty, 'uncommitted file')} in your folder {'is' if dirty == 1 else 'are'} not included"
                 ))  # fmt: skip
 
         await self._store.commit(write)
@@ -826,13 +827,13 @@ class Worktrees:
         if tree is None or not tree.is_there:
             return ""
         text = (
-            f"You work in {tree.place}, a git worktree on the branch {tree.branch}, from commit"
-            f" {tree.base_commit[:10]}. Change files there only, and not in {self._workspace}: other agents work beside you."
-            " Stay on that branch. You need not commit: what you leave is committed, and merged later."
+            f"You are working in {tree.place}, a git worktree on the branch {tree.branch}, from commit "
+            f"{tree.base_commit[:10]}. Change files only there, not in {self._workspace}: other agents are working at the same "
+            "time. Stay on that branch. You do not need to commit: your changes are committed and merged later."
         )
         if tree.unresolved:
             text += (
-                f"\nThe tasks before yours changed the same places. {_named(tree.unresolved)} hold both sides between"
+                f"\nEarlier tasks changed the same lines. {_named(tree.unresolved)} contain both versions between"
                 " conflict markers (<<<<<<<, >>>>>>>): resolve these first."
             )
         return text
@@ -854,7 +855,7 @@ class Worktrees:
     def _looked_at(self, task: asyncio.Task[None]) -> None:
         self._background.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("a diff was not stored: %s", error)  # the host ends by itself where it cannot write
+            log.warning("diff not stored: %s", error)  # the host ends by itself where it cannot write
 
     async def refresh(self, task_id: str | None) -> None:
         """Store what the agent of a task has changed so far."""
@@ -871,7 +872,9 @@ class Worktrees:
             self._looking.discard(tree.task_id)
         text = self._redact(text.encode("utf-8", "replace").decode())
         if (files, text) != (tree.files_changed, tree.diff):
-            await self._store.commit(partial(_store_diff, task_id=tree.task_id, files=files, text=text))
+            await self._store.commit(
+                partial(agents.note_changes, task_id=tree.task_id, files_changed=files, diff=text)
+            )
 
     async def merge(self, task: Task, keep: str = "", answered: str = "") -> str:
         """Merge what a task changed into the user's branch; says what was done. Doing it twice does it once.
@@ -885,9 +888,9 @@ class Worktrees:
         if tree is None or not tree.is_there:
             if tree is not None and tree.merge_commit is not None:
                 return f"{task.name} is merged"
-            raise GitFailed(f"{task.name} has no worktree: what its agent wrote is in the workspace already")
+            raise GitFailed(f"{task.name} has no worktree: its agent's files are already in the workspace")
         if task.status is TaskStatus.RUNNING:
-            raise GitFailed(f"{task.name} is running; merge it when it has ended")
+            raise GitFailed(f"{task.name} is still running; merge it when it has finished")
         if await self._settle(tree):
             return f"{task.name} is merged"
         title = one_line(self._redact(task.title), 100)
@@ -921,7 +924,7 @@ class Worktrees:
         merging = replace(tree, status="merging", merge_commit=commit)
         await self._settle(merging)
         files = f": {plural(tree.files_changed, 'file')}" if tree.files_changed else ""
-        kept = f"; of conflicting places, {keep}" if keep else ""
+        kept = f"; conflicts resolved with {keep}" if keep else ""
         return f"{task.name} is merged into {tree.target or 'the workspace'} ({commit[:10]}){files}{kept}"
 
     async def recover(self) -> None:
@@ -934,7 +937,7 @@ class Worktrees:
                     await self._locked(tree.repository, unmake, tree)
                     await self._store.commit(partial(agents.forget_worktree, task_id=tree.task_id))
             except (GitFailed, OSError) as error:
-                await self._warn(f"the worktree {tree.folder}: {one_line(str(error), 300)}", tree.task_id)
+                await self._warn(f"worktree {tree.folder}: {one_line(str(error), 300)}", tree.task_id)
 
     async def end(self) -> None:
         """The session has ended: commit what agents left, remove what is merged, and say what is kept."""
@@ -950,7 +953,7 @@ class Worktrees:
                 await self._locked(tree.repository, commit_rest, tree, f"{name}: {title}")
             kept = await asyncio.to_thread(clean_up, tree, self._environ)
             if kept:
-                await self._warn(f"the worktree of {name} is kept: {kept}", tree.task_id)
+                await self._warn(f"kept the worktree of {name}: {kept}", tree.task_id)
             else:
                 await self._store.commit(partial(_removed, tree=tree))
 
@@ -959,11 +962,15 @@ class Worktrees:
         whole = _absolute(self.folder_of(task_id), path)
         other = self._writers.get(whole, agent_id)
         self._writers[whole] = agent_id
-        row = self._store.one(f"SELECT {AGENT_NAME}, status FROM agents a WHERE id = ?", (other,))  # noqa: S608
-        if other == agent_id or row is None or row[1] in AGENT_ENDED or f"{whole}\0" in self._warned:
+        if other == agent_id or f"{whole}\0" in self._warned:
+            return
+        before = agents.load(self._store, other)
+        if before is None or before.status in AGENT_ENDED:
             return
         self._warned.add(f"{whole}\0")
-        await self._warn(f"{row[0]} and {name} both write {one_line(path, 300)}; the later one wins", task_id)
+        await self._warn(
+            f"{before.name} and {name} both write {one_line(path, 300)}; the later write wins", task_id
+        )
 
     async def aclose(self) -> None:
         """Wait for what runs in the background."""
@@ -1018,7 +1025,7 @@ class Worktrees:
     async def _repository(self) -> Repository:
         repository = await asyncio.to_thread(find_repository, self._workspace, self._environ)
         if isinstance(repository, str):
-            raise GitFailed(repository or "the workspace is in no git repository any more")
+            raise GitFailed(repository or "the workspace is no longer in a git repository")
         return repository
 
     async def _settle(self, tree: Worktree) -> bool:
@@ -1066,11 +1073,6 @@ def _absolute(folder: Path, path: str) -> str:
     return os.path.normpath(os.path.join(folder, path))
 
 
-def _store_diff(tx: Transaction, *, task_id: str, files: int, text: str) -> None:
-    tx.execute("UPDATE worktrees SET files_changed = ?, diff = ? WHERE task_id = ?", (files, text, task_id))
-    tx.event("worktree.changed", task_id=task_id, files=files)
-
-
 def _removed(tx: Transaction, *, tree: Worktree) -> None:
     agents.save_worktree(tx, replace(tree, status="removed"))
     tx.event("worktree.removed", task_id=tree.task_id, branch=tree.branch)
@@ -1079,22 +1081,22 @@ def _removed(tx: Transaction, *, tree: Worktree) -> None:
 # --- The planner's tool -------------------------------------------------------------------------------------
 
 AFTER_CONFLICT = (
-    "\nTo resolve it, add a task that depends on {task}: its agent begins with both sides, between conflict markers, in a"
-    " worktree of its own. Name the files in its instructions, and merge that task when it is done. Or drop {task}."
+    "\nTo resolve it, add a task that depends on {task}: its agent gets both versions, between conflict markers, in its"
+    " own worktree. Name the files in its instructions, and merge that task when it is done. Or drop {task}."
 )
 
 
 MERGE_TASK = ToolSpec(
     "merge_task",
-    "Merge what a task changed in its worktree into the branch of the workspace, when the task has ended. At a conflict"
-    " a person is asked; if they leave it to you, nothing is changed, and you get its places.",
+    "Merge the changes in a task's worktree into the branch of the workspace, after the task has ended. If they conflict,"
+    " a person is asked. If they leave it to you, nothing is changed, and you get the conflicting files.",
     {
         "type": "object",
         "properties": {
             "task": {"type": "string", "description": "the task's name or id"},
             "keep": {
                 "enum": ["ours", "theirs"],
-                "description": "what a person answers to a conflict; leave it out",
+                "description": "a person's answer to a conflict; omit it",
             },
         },
         "required": ["task"],
@@ -1124,7 +1126,7 @@ class MergeTool:
         task = next((one for one in tasks if wanted in (one.id, one.name)), None)
         if task is None:
             named = ", ".join(one.name for one in tasks) or "none yet"
-            return ToolResult(f"no task {wanted!r}; there are {named}", is_error=True)
+            return ToolResult(f"no task {wanted!r}; existing tasks: {named}", is_error=True)
         try:
             keep = str(arguments.get("keep") or "") if context.subject_digest else ""
             return ToolResult(await self.worktrees.merge(task, keep, context.subject_digest))

@@ -11,59 +11,81 @@ from pathlib import Path
 
 import click
 
+from watchkeeper.cli.help import Command, Group, say_renamed, unknown_command, usage_text, write_examples
 from watchkeeper.records.errors import BadInput, HostFault, WatchkeeperError, explain_import, host_fault
+from watchkeeper.records.readers import some_labels
 from watchkeeper.records.text import one_line  # early: a process without descriptors can load nothing more
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "watch": ("watch", "Watch a session live, or browse a finished one"),
-    "serve": ("serve", "Show the dashboard in a browser"),
-    "demo": ("run", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
-    "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
-    "models": ("models", "List the models that a run can use here, with prices"),
-    "resume": ("run", "Continue from the last saved step"),
-    "worker": ("headless", "Drive queued sessions on this machine"),
-    "workers": ("headless", "List the workers of every machine"),
-    "pause": ("control", "Pause a session, or one agent"),
-    "cancel": ("control", "End a session, or one agent's task, permanently"),
-    "rerun": ("control", "Do a task again"),
-    "plan": ("control", "Add, revise or drop a task of the plan"),
-    "compact": ("control", "Compact an agent's context now"),
-    "undo": ("control", "Undo an agent's last compaction"),
-    "redo": ("control", "Reapply the last undone compaction"),
-    "steer": ("control", "Send an agent a message"),
-    "approve": ("control", "Allow a waiting tool call, or show what it would do"),
-    "deny": ("control", "Refuse a waiting tool call"),
-    "grants": ("control", "List what runs without a question, or revoke it"),
-    "budget": ("control", "Set or lift a budget of a session or a task"),
-    "sessions": ("show", "List every session"),
-    "show": ("show", "Show the whole state of a session"),
-    "usage": ("show", "What all sessions used and cost, by day, week, month, model or project"),
-    "rename": ("library", "Give a session a title"),
-    "tag": ("library", "Add tags to a session, or remove them"),
-    "fork": ("library", "Make a new session from any step of another"),
-    "delete": ("library", "Delete a session; it can be restored for seven days"),
-    "restore": ("library", "Restore a deleted session"),
-    "prune": ("library", "Permanently delete finished sessions and free space"),
-    "backup": ("library", "Copy the database, safely while runs are active"),
-    "diff": ("show", "Show what agents changed in their worktrees"),
-    "artifacts": ("show", "List what a session produced, or print one"),
-    "import": ("imports", "Import sessions of Claude Code, Codex and OpenCode"),
-    "hooks": ("interop", "Show sessions in other terminals live, and answer Claude Code's questions"),
-    "export": ("show", "Write a whole session into one file: a web page, Markdown, or JSON"),
-    "memory": ("memory", "Status, sync and search of what agents remember"),
-    "agent": ("memory", "Reports on agents"),
-    "mcp": ("interop", "Serve sessions to agents and editors over MCP"),
-    "doctor": ("models", "Check this installation and the database"),
-    "completion": ("app", "Print shell completion for bash, zsh or fish"),
-    "host": ("headless", "Drive a session (started by the other commands)"),
-    "follow": ("imports", "Import new log lines of other programs (started by `wk watch`)"),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "start": {
+        "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
+        "demo": ("run", "Try it: agents survey a folder, with no key and no network"),
+        "resume": ("run", "Continue from the last saved step"),
+        "worker": ("worker", "Run queued sessions on this machine, or queue one"),
+    },
+    "act": {
+        "approve": ("control", "Allow a pending tool call, or show what it would do"),
+        "deny": ("control", "Deny a pending tool call"),
+        "steer": ("control", "Send an agent a message"),
+        "pause": ("control", "Pause a session, or one agent"),
+        "cancel": ("control", "End a session, or one agent's task, permanently"),
+        "rerun": ("control", "Run a task again"),
+        "plan": ("control", "Add, revise or drop a task in the plan"),
+        "budget": ("control", "Set or remove a budget for a session or task"),
+        "compact": ("control", "Compact an agent's context now"),
+        "undo": ("control", "Undo an agent's last compaction"),
+        "redo": ("control", "Reapply the last undone compaction"),
+    },
+    "look": {
+        "watch": ("watch", "Watch a session live, or browse a finished one"),
+        "sessions": ("show", "List every session"),
+        "show": ("show", "Show the full state of a session"),
+        "usage": ("show", "Show tokens and cost by day, week, month, model or project"),
+        "artifacts": ("show", "List or print what a session produced, or show its changes"),
+        "export": ("show", "Write a session to one file: a web page, Markdown or JSON"),
+        "memory": ("memory", "Show, search, save and edit what agents remember"),
+        "agent": ("memory", "Report what each agent did"),
+        "serve": ("serve", "Show the dashboard in a browser"),
+    },
+    "keep": {
+        "import": ("imports", f"Import sessions from {some_labels()}"),
+        "edit": ("library", "Change the title or tags of a session"),
+        "fork": ("library", "Create a new session from any step of another"),
+        "delete": ("library", "Delete a session, restore it, or free its space"),
+        "backup": ("library", "Copy the database; safe while runs are active"),
+    },
+    "set up": {
+        "models": ("models", "List the available models, with prices"),
+        "doctor": ("models", "Check this installation and the database"),
+        "hooks": ("interop", "Show sessions in other terminals and answer their questions"),
+        "mcp": ("interop", "Serve sessions to agents and editors over MCP"),
+        "completion": ("app", "Print shell completion for bash, zsh or fish"),
+        "help": ("app", "Describe a group of commands, or one command"),
+    },
 }
-HIDDEN = frozenset({"host", "follow"})
+"""The commands of people: for each the module that has it, and what it does."""
+RENAMED = {
+    "restore": ("delete", "--restore"),
+    "prune": ("delete", "--prune"),
+    "grants": ("approve", "--grants"),
+    "workers": ("worker", "--list"),
+    "diff": ("artifacts", "--diff"),
+}
+"""Earlier names of commands: what is called in their place, with the same arguments."""
+RESHAPED = {"rename": "edit SESSION --title TITLE", "tag": "edit SESSION --tag TAG"}
+"""Earlier names of commands that had other arguments than those that replace them."""
+HIDDEN = {
+    "rename": ("library", "Give a session a title (now `wk edit --title`)"),
+    "tag": ("library", "Add or remove tags (now `wk edit --tag`)"),
+    "host": ("headless", "Run a session (used internally by other commands)"),
+    "follow": ("imports", "Import new log lines from other programs (started by `wk watch`)"),
+}
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()} | HIDDEN
 DRIVING = frozenset({"demo", "run", "resume", "host"})
 """Commands whose exit code 5 says that a session can be resumed."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Knows each command's name and summary, and loads its module only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -73,49 +95,84 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"watchkeeper.cli.{COMMANDS[cmd_name][0]}")
-        # A function cannot be called `import`.
-        command: click.Command = getattr(module, f"{cmd_name}_" if cmd_name == "import" else cmd_name)
+        # A function cannot be called `import`, and `help` is Python's.
+        command: click.Command = getattr(
+            module, f"{cmd_name}_" if cmd_name in ("import", "help") else cmd_name
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+            formatter.write_dl([(group, " ".join(commands)) for group, commands in GROUPS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, COMMANDS, 1)
-            hint = f"; did you mean `wk {near[0]}`?" if near else ""
-            raise click.UsageError(f"unknown command {name!r}{hint}")
+        if name in RENAMED:
+            args = [*RENAMED[name], *args[1:]]
+        elif name not in COMMANDS and not name.startswith("-"):
+            raise click.UsageError(unknown_command(name, "wk", [*COMMANDS, *RENAMED]))
+        new = " ".join(RENAMED[name]) if name in RENAMED else RESHAPED.get(name)
+        if new is not None and not ctx.resilient_parsing:
+            say_renamed(name, new)
         return super().resolve_command(ctx, args)
 
 
 @click.group(
-    cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=(
+        "wk demo                          # try it: no key, no network",
+        'wk run "Fix the failing tests"   # start a run, and watch it',
+    ),
+    epilog="`wk help GROUP` describes a group, `wk help COMMAND` one command.",
 )
 @click.version_option(package_name="watchkeeper", message="watchkeeper %(version)s")
 @click.pass_context
-def wk(ctx: click.Context) -> None:
-    """Run long multi-agent LLM work durably, and watch it live.
-
-    Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` continues from
-    the last saved step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix. `last`
-    is, for commands that act, the newest run of Watchkeeper itself; for commands that look, the session active last.
+def wk(ctx: click.Context) -> int:
+    """Run long multi-agent LLM work durably, and watch it live. Everything is stored in one SQLite file: after a
+    crash, `wk resume last` continues from the last saved step. `wk` alone opens the live session, or the list.
     """
     if ctx.invoked_subcommand is None:
-        from watchkeeper.cli.watch import watch
+        from watchkeeper.cli.watch import open_default
 
-        ctx.invoke(watch)
+        return open_default()
+    return 0
 
 
-@click.command()
+@click.command(
+    "help",
+    cls=Command,
+    examples=("wk help act # the commands that change a run", "wk help memory search # one command"),
+)
+@click.argument("words", nargs=-1, metavar="[GROUP|COMMAND]")
+@click.pass_context
+def help_(ctx: click.Context, words: tuple[str, ...]) -> int:
+    """Describe the commands of GROUP (start, act, look, keep, set up), or one COMMAND."""
+    root = ctx.find_root()
+    name = " ".join(words).replace("-", " ").replace("setup", "set up")
+    if name in GROUPS:
+        formatter = root.make_formatter()
+        first = [wk.get_command(root, one) for one in list(GROUPS[name])[:2]]
+        write_examples(formatter, [one.examples[0] for one in first if isinstance(one, Command)])
+        with formatter.section(f"Commands to {name}"):
+            formatter.write_dl([(one, about) for one, (_, about) in GROUPS[name].items()])
+        click.echo(formatter.getvalue().rstrip())
+        click.echo("\n`wk help COMMAND` describes one command.")
+        return 0
+    wk.main([*words, "--help"], prog_name="wk", standalone_mode=False)
+    return 0
+
+
+@click.command(
+    cls=Command,
+    examples=('eval "$(wk completion bash)" # in ~/.bashrc', "wk completion fish # print the script"),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
-    """Print completion for a shell. For bash: eval "$(wk completion bash)" in ~/.bashrc."""
+    """Print the completion script for a shell."""
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
@@ -134,8 +191,7 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(error.format_message(), err=True)
         return 2
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "wk"
-        return _fail(f"{error.format_message().rstrip('.')} (see `{where} --help`)", 2)
+        return _fail(usage_text(error), 2)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except WatchkeeperError as error:
@@ -156,13 +212,11 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, ImportError):
             return _fail(explain_import(error), BadInput.exit_code)
         if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
-            return _fail(
-                f"the argument {odd[0]!a} is not valid UTF-8 text; name it by an id, or in other letters", 2
-            )
+            return _fail(f"the argument {odd[0]!a} is not valid UTF-8; use an id or another name", 2)
         if damage := _damage_in(arguments):
             return _fail(damage, 2)
         return _fail(
-            f"an internal error of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where",
+            f"internal error: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 for a traceback",
             1,
         )
     return outcome if isinstance(outcome, int) else 0
@@ -191,7 +245,7 @@ def _damage_in(arguments: Sequence[str]) -> str | None:
     except Exception:  # the database cannot be read either: the first error is the one to report
         return None
     return (
-        f"{path} is damaged: it holds a value that cannot be read ({odd}); go back to a backup (`wk doctor`)"
+        f"{path} is damaged: it contains an unreadable value ({odd}); restore a backup (see `wk doctor`)"
         if odd
         else None
     )

@@ -1,5 +1,5 @@
 """Commands that change a run from another shell: `wk pause`, `cancel`, `rerun`, `compact`, `undo`, `redo`,
-`steer`, `budget`, `approve`, `deny` and `grants`.
+`steer`, `budget`, `approve` and `deny`.
 
 Each is queued in the database for the process that runs the session, and its answer is awaited. What needs no
 run is done at once if no process runs the session.
@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from watchkeeper.cli.help import Command, Group
 from watchkeeper.cli.options import (
     ACTS,
     LOOKS,
@@ -38,13 +39,12 @@ from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, Watc
 from watchkeeper.records.text import plural, reveal
 from watchkeeper.records.tool_inputs import digest_of, parse_pattern, pattern_of
 from watchkeeper.runtime import control
-from watchkeeper.store import budgets
+from watchkeeper.store import agents, budgets, plans
 from watchkeeper.store.agents import ambiguous
 from watchkeeper.store.commands import CONFLICT, Question, find_questions, load_grants, load_question
 from watchkeeper.store.database import protected_files
 from watchkeeper.store.driver import encode
 from watchkeeper.store.external import ExternalQuestion, find_external_questions
-from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import Place
 
 
@@ -101,7 +101,9 @@ def show_preview(opened: SessionHandle, agent_id: str, as_json: bool, **how: Any
     from watchkeeper.agents.agent_state import AgentMemory, preview_lines
     from watchkeeper.memory.tokens import default_counter
 
-    name, model = opened.one(f"SELECT {AGENT_NAME}, model FROM agents a WHERE id = ?", (agent_id,))  # noqa: S608
+    agent = agents.load(opened, agent_id)
+    assert agent is not None
+    name, model = agent.name, agent.model
     try:
         foretold = AgentMemory.stored(opened, agent_id, default_counter()).preview(opened, model=model, **how)
     except ValueError as refused:
@@ -111,10 +113,10 @@ def show_preview(opened: SessionHandle, agent_id: str, as_json: bool, **how: Any
         change, cached = preview_lines(foretold)
         yield f"{clean(name, 60)}: {change}"
         yield cached
-        yield f"The prompt would be {plural(len(foretold.messages), 'message')}, beside the system prompt and the tools:"
+        yield f"The prompt would be {plural(len(foretold.messages), 'message')}, plus the system prompt and tools:"
         for place, (message, tokens) in enumerate(zip(foretold.messages, foretold.sizes, strict=True)):
             if place == foretold.messages_cached:
-                yield "---- from here on, not in the prompt cache ----"
+                yield "---- not in the prompt cache from here on ----"
             yield f"{place + 1:>5} {message['role']:<9} {tokens:>7,} tok  {clean(_said(message), 100)}"
 
     value = {"agent_id": agent_id, "name": name, "model": model} | asdict(foretold)
@@ -137,10 +139,16 @@ def _said(message: dict[str, Any]) -> str:
     return "  ".join(found[:20])
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk pause last # after the current step",
+        "wk pause last planner --now # one agent, immediately",
+    ),
+)
 @session_argument
 @click.argument("agent", required=False)
-@click.option("--now", is_flag=True, help="At once: abort the current model call.")
+@click.option("--now", is_flag=True, help="Pause immediately: abort the current model call.")
 @db_option
 @json_option
 @controls_session
@@ -148,16 +156,20 @@ def pause(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) ->
     """Pause SESSION, or one AGENT, after the current step."""
     if agent is None and opened.host is None:
         status = opened.status
-        state = (
-            "stopped with its background process; `wk resume` continues it" if status == "running" else status
-        )
+        state = "stopped; `wk resume` continues it" if status == "running" else status
         said = f"nothing is running: the session is {state}"
         return respond(as_json, {"status": "applied", "result": said}, said)
     agent_id = opened.agent(agent) if agent is not None else None
     return command(opened, "pause", as_json, agent_id=agent_id, payload={"now": now})
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk cancel last # end the newest run; its work is kept",
+        "wk cancel last fix-bytes # end one task",
+    ),
+)
 @session_argument
 @click.argument("agent", required=False)
 @click.option("--now", is_flag=True, hidden=True)
@@ -165,11 +177,11 @@ def pause(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) ->
 @json_option
 @controls_session
 def cancel(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) -> int:
-    """End SESSION, or one AGENT's task, for good. Finished work is kept."""
+    """End SESSION, or one AGENT's task, permanently. Completed work is kept."""
     from watchkeeper.runtime.run_session import cancel_without_host
 
     if now:
-        raise BadInput("a cancel is always immediate; use `wk cancel` without --now")
+        raise BadInput("`wk cancel` is always immediate; omit --now")
     if agent is None:
         return _apply_now(
             opened, as_json,
@@ -181,26 +193,31 @@ def cancel(opened: SessionHandle, agent: str | None, now: bool, as_json: bool) -
     return command(opened, "cancel", as_json, task_id=task_id, agent_id=agent_id)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk rerun last fix-bytes # do this task again",
+        'wk rerun last fix-bytes --fresh --message "Use asyncio" # start over',
+    ),
+)
 @session_argument
 @click.argument("task")
-@click.option("--fresh", is_flag=True, help="Start without the memory of the last attempt.")
+@click.option("--fresh", is_flag=True, help="Start without memory of the last attempt.")
 @click.option(
-    "--message", metavar="TEXT", help="Why, and what to do differently. The agent and the planner read it."
+    "--message", metavar="TEXT", help="What to do differently, and why. Sent to the agent and the planner."
 )
 @db_option
 @json_option
 @controls_session
 def rerun(opened: SessionHandle, task: str, fresh: bool, message: str | None, as_json: bool) -> int:
-    """Do TASK (or an AGENT's task) again, as a new attempt. Tasks that depend on it run again only if their
+    """Run TASK (or an AGENT's task) again, as a new attempt. Tasks that depend on it run again only if their
     inputs changed."""
     task_id, agent_id = opened.task(task), None
     if task_id is None:
         try:
             agent_id = opened.agent(task)
         except NotFound:
-            rows = opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
-            names = ", ".join(row["name"] for row in rows)
+            names = ", ".join(name for _, name in plans.task_names(opened, opened.session_id))
             raise NotFound(f"no task or agent {task!r}; the tasks are {names or 'none yet'}") from None
     return command(
         opened,
@@ -212,18 +229,24 @@ def rerun(opened: SessionHandle, task: str, fresh: bool, message: str | None, as
     )
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=(
+        'wk plan add last docs "Document the parser" # add a task',
+        "wk plan drop last docs # drop it",
+    ),
+)
 def plan() -> None:
-    """Change the plan of a session. The planner is told. A change of a task that runs is refused; cancel it first."""
+    """Change the plan of a session. The planner is notified. A running task cannot be changed; cancel it first."""
 
 
 _task_options = (
-    click.option("--role", metavar="ROLE", help="The role of its agent, such as coder."),
-    click.option("--title", metavar="TEXT", help="One line for people."),
-    click.option("--needs", multiple=True, metavar="TASK", help="A task that must be done before (repeatable)."),
+    click.option("--role", metavar="ROLE", help="Role of the agent, such as coder."),
+    click.option("--title", metavar="TEXT", help="One-line title to display."),
+    click.option("--needs", multiple=True, metavar="TASK", help="Task that must be done first (repeatable)."),
     click.option(
         "--output", "outputs", multiple=True, metavar="NAME",
-        help="What must exist at its end: an artifact, or file:PATH (repeatable).",
+        help="What the task must produce: an artifact, or file:PATH (repeatable).",
     ),
 )  # fmt: skip
 
@@ -244,7 +267,13 @@ def _task_arguments(**given: Any) -> dict[str, Any]:
     }
 
 
-@plan.command("add")
+@plan.command(
+    "add",
+    examples=(
+        'wk plan add last docs "Document the parser" # add a task',
+        'wk plan add last docs "Document it" --needs fix-parser # after another task',
+    ),
+)
 @session_argument
 @click.argument("name")
 @click.argument("instructions")
@@ -253,48 +282,67 @@ def _task_arguments(**given: Any) -> dict[str, Any]:
 @json_option
 @controls_session
 def plan_add(opened: SessionHandle, as_json: bool, **given: Any) -> int:
-    """Add the task NAME. INSTRUCTIONS are all that its agent reads of the plan."""
+    """Add the task NAME. Its agent reads only INSTRUCTIONS, not the rest of the plan."""
     arguments = _task_arguments(**{**given, "role": given["role"] or "coder"})
     return command(opened, "plan", as_json, payload={"act": "add", "arguments": arguments})
 
 
-@plan.command("revise")
+@plan.command(
+    "revise",
+    examples=(
+        'wk plan revise last docs --instructions "Shorter" # replace the text',
+        "wk plan revise last docs --needs fix-parser # wait for another task",
+    ),
+)
 @session_argument
 @click.argument("task")
-@click.option("--instructions", metavar="TEXT", help="What its agent is to do, whole.")
+@click.option("--instructions", metavar="TEXT", help="New instructions; they replace the old ones.")
 @_with_task_options
 @db_option
 @json_option
 @controls_session
 def plan_revise(opened: SessionHandle, as_json: bool, **given: Any) -> int:
-    """Change what is given of TASK, which must not be running. A task that has ended changes with its next re-run."""
+    """Change the given parts of TASK, which must not be running. For a finished task, the change applies to its next
+    re-run."""
     return command(opened, "plan", as_json, payload={"act": "revise", "arguments": _task_arguments(**given)})
 
 
-@plan.command("drop")
+@plan.command(
+    "drop",
+    examples=(
+        "wk plan drop last docs # drop this task",
+        'wk plan drop last docs --reason "Written already" # tell the planner why',
+    ),
+)
 @session_argument
 @click.argument("task")
-@click.option("--reason", metavar="TEXT", help="Why; the planner reads it.")
+@click.option("--reason", metavar="TEXT", help="Reason, shown to the planner.")
 @db_option
 @json_option
 @controls_session
 def plan_drop(opened: SessionHandle, as_json: bool, **given: Any) -> int:
-    """Give TASK up. Those that depend on it run without it."""
+    """Drop TASK. Tasks that depend on it run without it."""
     return command(opened, "plan", as_json, payload={"act": "drop", "arguments": _task_arguments(**given)})
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk compact last planner --preview # show what would change",
+        "wk compact last planner # compact now",
+    ),
+)
 @session_argument
 @click.argument("agent")
 @click.option(
     "--up-to", type=click.IntRange(1), metavar="SEQ", help="Compact messages up to this one; keep later ones."
 )
 @click.option("--instructions", metavar="TEXT", help="What the summary must keep or leave out.")
-@click.option("--model", metavar="REF", help="The model that writes it (default: the one for memory).")
+@click.option("--model", metavar="REF", help="Model that writes the summary (default: the memory model).")
 @click.option(
     "--preview",
     is_flag=True,
-    help="Change nothing; show what it would lead to, with a digest in place of the summary.",
+    help="Show the result without changing anything, with a digest instead of the summary.",
 )
 @db_option
 @json_option
@@ -315,7 +363,13 @@ def compact(
     return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk undo last planner # restore the earlier context",
+        "wk undo last planner --to 3 # go back several compactions",
+    ),
+)
 @session_argument
 @click.argument("agent")
 @db_option
@@ -323,7 +377,7 @@ def compact(
     "--to",
     type=int,
     metavar="VERSION",
-    help="Undo several compactions: the version before the first of them.",
+    help="Undo several compactions: return to this version of the context.",
 )
 @json_option
 @controls_session
@@ -333,7 +387,10 @@ def undo(opened: SessionHandle, agent: str, to: int | None, as_json: bool) -> in
     return command(opened, "undo", as_json, agent_id=opened.agent(agent), payload=payload)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=("wk redo last planner # reapply it", "wk redo last fix-bytes # for the agent of a task"),
+)
 @session_argument
 @click.argument("agent")
 @db_option
@@ -344,39 +401,49 @@ def redo(opened: SessionHandle, agent: str, as_json: bool) -> int:
     return command(opened, "redo", as_json, agent_id=opened.agent(agent))
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        'wk steer last planner "Test first" # the agent reads it next turn',
+        'wk steer last --all "Use Python 3.11" # a rule for every agent',
+    ),
+)
 @session_argument
 @click.argument("words", nargs=-1, required=True, metavar="AGENT TEXT")
-@click.option(
-    "--all", "everyone", is_flag=True, help="Send TEXT to all agents, and make it a rule of the session."
-)
+@click.option("--all", "everyone", is_flag=True, help="Send TEXT to all agents and make it a session rule.")
 @db_option
 @json_option
 @controls_session
 def steer(opened: SessionHandle, words: tuple[str, ...], everyone: bool, as_json: bool) -> int:
     """Send AGENT a message. The agent reads it before its next turn.
 
-    With --all, leave AGENT out: every agent that has not ended reads TEXT, and agents that are created later have
-    it in their prompt. `wk memory unpin` withdraws it.
+    With --all, leave AGENT out: every active agent reads TEXT, and later agents get it in their prompt. `wk
+    memory unpin` removes it.
     """
     if len(words) != (1 if everyone else 2):
         usage = "wk steer SESSION --all TEXT" if everyone else "wk steer SESSION AGENT TEXT"
-        raise click.UsageError(f"write {usage}; put a text of several words in quotes")
+        raise click.UsageError(f"usage: {usage}; put quotes around TEXT if it contains spaces")
     payload: dict[str, Any] = {"text": words[-1]}
     if everyone:
         return command(opened, "steer", as_json, payload=payload | {"all": True})
     return command(opened, "steer", as_json, agent_id=opened.agent(words[0]), payload=payload)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk budget last --usd +5 # allow five more dollars",
+        "wk budget last --task docs --tokens 200000 # limit one task",
+    ),
+)
 @click.argument("session", required=False, shell_complete=complete_session)
 @click.option("--project", hidden=True)
 @click.option("--remove", is_flag=True, hidden=True)
-@click.option("--task", help="Limit this task's agents instead of the whole session.")
-@click.option("--usd", metavar="AMOUNT|+N", help="A limit in USD: an amount, or +N more than now.")
-@click.option("--tokens", metavar="AMOUNT|+N", help="A limit of tokens; cache reads count.")
-@click.option("--turns", metavar="AMOUNT|+N", help="A limit of model replies.")
-@click.option("--seconds", metavar="AMOUNT|+N", help="A limit of hosted wall time.")
+@click.option("--task", help="Limit this task instead of the session.")
+@click.option("--usd", metavar="AMOUNT|+N", help="Limit in USD: an amount, or +N to add N.")
+@click.option("--tokens", metavar="AMOUNT|+N", help="Limit in tokens, including cache reads.")
+@click.option("--turns", metavar="AMOUNT|+N", help="Maximum number of model replies.")
+@click.option("--seconds", metavar="AMOUNT|+N", help="Limit on run time, in seconds.")
 @click.option("--lift", type=click.Choice(budgets.KINDS), multiple=True, help="Remove a budget.")
 @db_option
 @json_option
@@ -391,9 +458,9 @@ def budget(
     as_json: bool,
     **limits: str | None,
 ) -> int:
-    """Set budgets of SESSION, or of one task. A session that reaches one pauses and keeps everything.
+    """Set budgets of SESSION, or of one task. A session that reaches a budget pauses and keeps all its work.
 
-    An amount that is not more than what is already used is refused.
+    The new amount must exceed the current usage.
     """
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.runtime.run_session import remove_project_budgets, set_budget_without_host
@@ -401,17 +468,15 @@ def budget(
     if project is not None or remove:
         if project is None or not remove or session or task or lift or any(limits.values()):
             raise BadInput(
-                "sessions do not share a budget any more; `wk budget --project NAME --remove` removes what is stored"
+                "project budgets are no longer supported; `wk budget --project NAME --remove` deletes a stored one"
             )
         refuse_agents()
         gone = remove_project_budgets(database_path(db), project)
         amounts = " and ".join(budgets.amount_text(amount, kind) for kind, amount in gone)
-        said = (
-            f"project {clean(project)}: {(amounts and f'the budget of {amounts} is removed') or 'no budget'}"
-        )
+        said = f"project {clean(project)}: {(amounts and f'removed the budget of {amounts}') or 'no budget'}"
         return respond(as_json, {"project": project, "budgets": []}, said)
     if session is None:
-        raise BadInput("say which SESSION")
+        raise BadInput("name a SESSION, or `last`")
     opened = open_for_control(db, session)
     task_id = opened.task(task) if task is not None else None
     if task is not None and task_id is None:
@@ -425,7 +490,7 @@ def budget(
                 raise BadInput(f"--{kind}: {clean(refused)}") from None
     changes = [*wanted.items(), *((kind, None) for kind in lift)]
     if not changes:
-        raise BadInput("say which budget: --usd, --tokens, --turns, --seconds or --lift")
+        raise BadInput("specify a budget: --usd, --tokens, --turns, --seconds or --lift")
 
     def change(kind: str, amount: float | None) -> int:
         payload = {"kind": kind, "amount": amount}
@@ -438,7 +503,7 @@ def budget(
     return max([change(kind, amount) for kind, amount in changes])
 
 
-# Questions of agents: `wk approve`, `wk deny`, `wk grants`.
+# Questions of agents: `wk approve`, `wk deny`.
 
 _QUESTIONS = f"As SESSION, {ACTS}"
 _words = click.argument("words", nargs=-1, metavar="[SESSION] [ID]")
@@ -462,8 +527,8 @@ def _found(db: Place | None, words: tuple[str, ...], *, waiting: bool) -> tuple[
             if question is not None and question.reason and question.decided_by is None:
                 raise NotFound(f"question {question.id} cannot be answered: {clean(question.reason, 300)}")
         every = [one[1] for one in find_questions(opened.connection, session_id, "", waiting=waiting)]
-        which = f"there are {', '.join(every[-8:])}" if every else "there is none"
-        raise NotFound(f"no question {wanted!r}{' waits' if waiting else ''}; {which}")
+        which = f"found: {', '.join(every[-8:])}" if every else "there are none"
+        raise NotFound(f"no {'pending ' if waiting else ''}question {wanted!r}; {which}")
     if len(found) > 1:
         raise ambiguous(wanted, [one[1] for one in found])
     opened.session_id = found[0][0]
@@ -486,7 +551,7 @@ def _chosen(
         NotFound: none waits.
     """
     if len(words) > 2:
-        raise BadInput("give the session and the question's id, or the id alone")
+        raise BadInput("give a session and a question id, or only the id")
     if not words:
         return ()
     if len(words) == 1 and words[0] != "last":
@@ -504,7 +569,7 @@ def _chosen(
     others = _external(db, ("",)) if len(words) == 1 else []
     if len(waiting) + len(others) > 1:
         list_questions(db, as_json, opened.session_id or None)
-        raise BadInput(f"{len(waiting) + len(others)} questions wait; name one by its id")
+        raise BadInput(f"{len(waiting) + len(others)} questions are pending; give the id of one")
     return (waiting[0][0], waiting[0][1]) if waiting else words
 
 
@@ -532,7 +597,7 @@ def list_questions(db: Place | None, as_json: bool, session_id: str | None = Non
         for one in questions
     ]
     lines += [f"{one.id[:12]}  another terminal  {clean(one.tool, 80)}" for one in others]
-    return respond(as_json, value, lines, empty="no question waits")
+    return respond(as_json, value, lines, empty="no pending questions")
 
 
 def _runs(question: Question, edited: dict[str, Any] | None = None) -> str:
@@ -560,48 +625,62 @@ def _question(opened: SessionHandle, approval_id: str) -> Question:
     return question
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=("wk approve # list pending questions", "wk approve last # allow the only pending call"),
+)
 @_words
-@click.option("--show", is_flag=True, help="Print the whole question without answering it.")
-@click.option("--always", is_flag=True, help="Allow every call of this tool in this session from now on.")
+@click.option("--show", is_flag=True, help="Print the full question without answering it.")
+@click.option("--always", is_flag=True, help="Always allow this tool in this session.")
 @click.option(
     "--pattern",
     metavar="WORDS",
-    help="Allow commands that match a pattern from now on, such as 'git status *'.",
+    help="Always allow commands that match a pattern, such as 'git status *'.",
 )
 @click.option(
     "--edit",
     metavar="TEXT",
-    help="Run this instead: a command for bash, else the input as JSON; - reads standard input.",
+    help="Run this input instead: a command for bash, JSON for other tools. - reads standard input.",
 )
 @click.option(
     "--keep",
     type=click.Choice(["ours", "theirs"]),
-    help="At a conflict of a merge: keep your branch's side, or the task's. Without it the planner resolves the conflict.",
+    help="In a merge conflict, keep your side (ours) or the task's (theirs). By default, the planner resolves it.",
 )
 @click.option(
     "--choose",
     multiple=True,
     metavar="NUMBER|TEXT",
-    help="Answer a multiple-choice question of another terminal.",
+    help="Answer a multiple-choice question from another terminal.",
 )
 @click.option("--reason", help="Reason shown to the model.")
+@click.option("--grants", is_flag=True, help="List the standing approvals of SESSION (default: `last`).")
+@click.option(
+    "--revoke",
+    type=click.IntRange(1),
+    metavar="ID",
+    help="Revoke a standing approval of SESSION, by its number.",
+)
 @db_option
 @json_option
-@explains_last(_QUESTIONS)
+@explains_last(f"{_QUESTIONS} With --grants alone, {LOOKS}")
 def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, keep: str | None,
-    choose: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool,
+    choose: tuple[str, ...], reason: str | None, grants: bool, revoke: int | None, db: Place | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Allow the waiting tool call ID. Without SESSION, ID may be of any session.
+    """Allow the pending tool call ID. Without SESSION, ID may be from any session.
 
-    `last`, or SESSION alone, names the only question that waits; if several wait, they are listed and none is
-    allowed. Without arguments, every question that waits is listed.
+    `last`, or SESSION alone, selects the only pending question. If several are pending, the command lists them and
+    allows none. Without arguments, it lists all pending questions.
 
-    A pattern is the words of a simple command, or of several with | between them, each with * as its last word for any
-    further arguments. It matches each part of a pipeline, never another operator, a redirection or a substitution, and
-    what it matches runs without a shell.
+    A pattern is a simple command, or several joined by |. A final * matches any further arguments. A pattern
+    matches each part of a pipeline, but no other operator, redirection or substitution. Matching commands run
+    without a shell.
     """
+    if grants or revoke is not None:
+        if show or always or pattern or edit is not None or keep or choose or reason:
+            raise BadInput("--grants and --revoke cannot be combined with options that answer a question")
+        return _grants(db, words, revoke, as_json)
     if not (words := _chosen(db, words, as_json, show=show)):
         return list_questions(db, as_json)
     if (elsewhere := _elsewhere(db, words)) is not None:
@@ -610,17 +689,17 @@ def approve(
         if show:
             return respond(as_json, interop.question_json(elsewhere[1]), interop.question_lines(elsewhere[1]))
         if always or pattern is not None or edit is not None or keep is not None:
-            raise BadInput("a question of another terminal is allowed once or denied, and nothing else")
+            raise BadInput("a question from another terminal can only be allowed once or denied")
         return interop.answer(*elsewhere, as_json, allow=True, chosen=choose)
     opened, approval_id = _found(db, words, waiting=not show)
     if choose:
-        raise BadInput("--choose answers only multiple-choice questions of other terminals")
+        raise BadInput("--choose is only for multiple-choice questions from other terminals")
     if show:
         question = _question(opened, approval_id)
         return respond(as_json, question_json(question), question_with_answers(question))
     payload: dict[str, Any] = {"approval": approval_id, "reason": reason}
     if always and pattern is not None:
-        raise BadInput("--always allows the whole tool, --pattern only some commands; give one of them")
+        raise BadInput("give either --always (every call of the tool) or --pattern (some commands)")
     if always:
         payload["scope"] = "tool"
     if pattern is not None:
@@ -631,12 +710,12 @@ def approve(
     question = _question(opened, approval_id)
     if keep is not None:
         if not question.allows_sides:
-            raise BadInput("--keep answers only a conflict in which one side can be kept")
+            raise BadInput("--keep applies only to merge conflicts where one side can be kept")
         payload["edited_input"] = question.keeping(keep)
     elif edit is not None:
         text = sys.stdin.read().removesuffix("\n") if edit == "-" else edit
         if not question.allows_edit:
-            raise BadInput("a conflict is answered with --keep, not with --edit")
+            raise BadInput("resolve a merge conflict with --keep, not with --edit")
         try:
             edited = payload["edited_input"] = question.edited_arguments(text)
         except ValueError as fault:
@@ -651,17 +730,23 @@ def approve(
     return command(opened, "approve", as_json, payload=payload, about=about)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk deny last # deny the only pending call",
+        'wk deny k3v7 --reason "Not in this folder" # say why',
+    ),
+)
 @_words
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
 @json_option
 @explains_last(_QUESTIONS)
 def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: bool) -> int:
-    """Refuse the waiting tool call ID. Without SESSION, ID may be of any session.
+    """Deny the pending tool call ID. Without SESSION, ID may be from any session.
 
-    `last`, or SESSION alone, names the only question that waits; if several wait, they are listed and none is refused.
-    Without arguments, every question that waits is listed.
+    `last`, or SESSION alone, selects the only pending question. If several are pending, the command lists them and
+    denies none. Without arguments, it lists all pending questions.
     """
     if not (words := _chosen(db, words, as_json)):
         return list_questions(db, as_json)
@@ -675,19 +760,14 @@ def deny(words: tuple[str, ...], reason: str | None, db: Place | None, as_json: 
     return command(opened, "deny", as_json, payload=payload, about=about)
 
 
-@click.command()
-@click.argument("session", required=False, shell_complete=complete_session)
-@click.option(
-    "--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on; name the SESSION."
-)
-@db_option
-@json_option
-@explains_last(f"{LOOKS} With --revoke, {ACTS}")
-def grants(session: str | None, revoke: int | None, db: Place | None, as_json: bool) -> int:
-    """List the tools and command patterns that run in SESSION (default: `last`) without a question."""
+def _grants(db: Place | None, words: tuple[str, ...], revoke: int | None, as_json: bool) -> int:
+    """List the tools and command patterns that run in a session without a question, or revoke one."""
+    if len(words) > 1:
+        raise BadInput("specify one SESSION: wk approve --grants SESSION")
+    session = words[0] if words else None
     if revoke is not None:
         if session is None:
-            raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
+            raise BadInput("--revoke needs a session: wk approve SESSION --revoke ID")
         return _revoke(open_for_control(db, session), revoke, as_json)
     opened = SessionHandle(db, "last" if session is None else session)
     found = load_grants(opened.connection, opened.session_id)
@@ -701,7 +781,7 @@ def grants(session: str | None, revoke: int | None, db: Place | None, as_json: b
             + ("" if grant.is_live else f"  revoked by {clean(grant.revoked_by)}")
             for grant in found
         ),
-        empty="no grants: every question is asked",
+        empty="no standing approvals",
     )
 
 
@@ -736,7 +816,7 @@ def question_with_answers(question: Question) -> Iterator[str]:
     if question.allows_always:
         words = question.suggested_pattern
         pattern = f", --pattern {reveal(repr(words))}" if words else ""
-        yield f"  with approve: --edit TEXT, --always{pattern}"
+        yield f"  options of approve: --edit TEXT, --always{pattern}"
 
 
 def question_json(question: Question) -> dict[str, Any]:

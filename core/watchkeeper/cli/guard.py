@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from watchkeeper.records import proc
 from watchkeeper.store.driver import make_private
 
 SHORTEST_TOKEN = 16
@@ -133,21 +134,19 @@ class Guard:
         """Whether a request is answered. The right token always is, however many wrong ones were tried."""
         name = _HOST.match(request.host)
         if name is None:
-            return Refused("the requested address is not a host name")
+            return Refused("the requested host name is invalid")
         if self._loopback_only and not is_loopback(name["name"]):
             return Refused(
-                "this listener answers to this machine's own names only; open it as http://127.0.0.1 or"
-                " http://localhost"
+                "this server accepts only local host names; open it as http://127.0.0.1 or http://localhost"
             )
         if request.origin is not None and urlsplit(request.origin).netloc != request.host:
-            return Refused("another site may not use this listener")
+            return Refused("requests from other sites are refused")
         if request.token is not None:
             return self._logged_in(request)
         session = self._session(request.session)
         if session is None:
             return Refused(
-                "there is no session, or it has ended: open the address with the token that the command"
-                " printed"
+                "not logged in, or the login expired: open the address with the token that the command printed"
             )
         session.used = self._now()
         return Admitted(request.session)
@@ -172,7 +171,7 @@ class Guard:
         if not _same(request.token or "", self._token):
             self._wrong.append(now)
             delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** min(len(self._wrong) - 1, 20))
-            return Refused("the token is wrong: open the address that the command printed", delay)
+            return Refused("wrong token: open the address that the command printed", delay)
         self._sessions.pop(_digest(request.session), None)
         self._drop_ended()
         while len(self._sessions) >= MOST_SESSIONS:
@@ -226,15 +225,9 @@ def _sweep(folder: Path) -> None:
     """Remove the files of listeners whose process is gone."""
     for path in folder.glob("*.json"):
         match = re.fullmatch(r"[a-z]+-(\d+)-[0-9a-f]{8}\.json", path.name)
-        if match is None:
-            continue
-        try:
-            os.kill(int(match[1]), 0)
-        except ProcessLookupError:
+        if match is not None and proc.has_ended(int(match[1])):
             with contextlib.suppress(OSError):
                 path.unlink()
-        except (OSError, OverflowError):
-            continue  # another user's process has the number now, or it is not a number
 
 
 def _digest(session_id: str) -> str:

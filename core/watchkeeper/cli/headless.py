@@ -1,7 +1,6 @@
 """Run or follow a session without a dashboard: progress as text, or one JSON object a line, and a summary.
 
-`wk host` is the background process that runs a session and prints nothing; other commands start it, detached. `wk worker`
-runs queued sessions on this machine, and `wk workers` lists those that do.
+`wk host` is the background process that runs a session and prints nothing; other commands start it, detached.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from textwrap import wrap
 from typing import Any
@@ -24,22 +23,16 @@ from watchkeeper.cli.options import (
     SessionHandle,
     awaited_database_path,
     clean,
-    database_path,
     db_option,
-    json_option,
     reader_is_gone,
-    respond,
     say,
+    state_word,
 )
 from watchkeeper.records.errors import WatchkeeperError, host_fault, message_of
-from watchkeeper.records.ports import random_id
 from watchkeeper.records.text import cost_text, countdown, event_text, json_text, plural, subject_name
-from watchkeeper.store import budgets
+from watchkeeper.store import agents, budgets, sessions
 from watchkeeper.store.change_feed import ChangeFeed
-from watchkeeper.store.driver import decode
-from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.place import Place
-from watchkeeper.store.workers import WorkerRow, check_label, load_workers
 
 QUIET = frozenset(
     {
@@ -55,7 +48,16 @@ LINE_CHARACTERS = 240
 LOOK_SECONDS = 0.2
 """How often it looks for new events."""
 
-GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "running": "●"}
+GLYPHS = {
+    "done": "✓",
+    "failed": "✗",
+    "paused": "‖",
+    "cancelled": "✗",
+    "running": "●",
+    "queued": "◷",
+    "dead": "†",
+    "ended": "□",
+}
 
 
 def drive_headless(
@@ -70,7 +72,9 @@ def drive_headless(
     printer = EventPrinter(path, session_id, as_json=as_json)
     if not as_json:
         effort = _effort(path, session_id)
-        say(f"session {session_id}{effort}  (Ctrl+C once: save and stop; `wk resume {session_id}` continues)")
+        say(
+            f"session {session_id}{effort}  (Ctrl+C once to save and stop; `wk resume {session_id}` to continue)"
+        )
     printer.start()
     try:
         code, shortage = _drive(
@@ -85,8 +89,7 @@ def drive_headless(
         if fault is None:
             raise
         shortage = (
-            shortage
-            or f"the result cannot be shown: {message_of(fault.shortage)}, then `wk show {session_id}`"
+            shortage or f"cannot show the result: {message_of(fault.shortage)}, then `wk show {session_id}`"
         )
     if shortage is None:
         printer.report_trouble()
@@ -124,11 +127,12 @@ def _drive(
 
 def _effort(path: Place, session_id: str) -> str:
     """How much the session's models think, where something was chosen."""
-    from watchkeeper.store.state import effort_text
+    from watchkeeper.store.projection import counted_session, effort_text
 
     opened = SessionHandle(path)
     with closing(opened.connection):
-        found = effort_text(opened.one("SELECT roles, settings FROM sessions WHERE id = ?", (session_id,)))
+        session = counted_session(opened, session_id)
+    found = effort_text(session.settings, session.roles) if session is not None else None
     return f"  effort {clean(found, 120)}" if found else ""
 
 
@@ -162,13 +166,13 @@ def print_result(path: Place, session_id: str, *, as_json: bool) -> None:
 
 
 def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any]) -> None:
-    row = opened.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (session_id,))
+    seconds = max(0.0, sessions.require(opened, session_id).hosted_seconds)
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
     cost = cost_text(result["cost_usd"])
     if result["cost_estimated"]:
         cost += " (estimated)"
     if result["unpriced_calls"] and result["cost_usd"] is not None:
-        cost += " and unpriced calls"
+        cost += " plus unpriced calls"
     say("")
     say(f"{GLYPHS.get(result['status'], '?')} {result['status']}")
     if result["outcome"] is not None:
@@ -176,9 +180,7 @@ def _print_summary(opened: SessionHandle, session_id: str, result: dict[str, Any
             say(line)
         say("")
     say(f"  tasks      {tasks or 'none'}")
-    say(
-        f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {max(0.0, row['hosted_seconds']):.1f} s"
-    )
+    say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {seconds:.1f} s")
     say(f"  compacted  {plural(result['compactions'], 'time')}")
     if result["status"] == "paused":
         reached = budgets.blocking(opened, session_id)
@@ -198,7 +200,7 @@ def outcome_lines(session_id: str, status: str, outcome: Mapping[str, Any]) -> I
         for part in _wrapped(line, columns - 2) if columns > 20 else [line]:
             yield f"  {part}".rstrip()
     if ended.artifacts:
-        yield f"  (wk artifacts {session_id} NAME prints one)"
+        yield f"  (to print one: wk artifacts {session_id} NAME)"
 
 
 def _wrapped(line: str, width: int) -> list[str]:
@@ -210,20 +212,35 @@ def _wrapped(line: str, width: int) -> list[str]:
     return wrap(line, width, subsequent_indent=" " * lead, break_long_words=False, break_on_hyphens=False)
 
 
+def print_farewell(path: Place, whereabouts: Sequence[str], session_id: str | None) -> None:
+    """Print where the user left the dashboard, and the state or the outcome of the session that was open."""
+    if whereabouts:
+        say("Last view: " + " › ".join(clean(one, 60) for one in whereabouts))
+    if session_id is not None:
+        print_outcome(path, session_id)
+
+
 def print_outcome(path: Place, session_id: str) -> None:
-    """Print how a session ended, where it has: its state, its name and its outcome."""
+    """Print the state and the name of a session, and how it ended; if it has not, how to continue."""
     from watchkeeper.store.outcome import load_outcome
+    from watchkeeper.store.state import summaries
 
     opened = SessionHandle(path, session_id)
     try:
         ended = load_outcome(opened, session_id)
-        if ended is None:
-            return
-        name = opened.one("SELECT coalesce(title, goal) FROM sessions WHERE id = ?", (session_id,))[0]
-        status = ended.ending.status
-        say(f"{GLYPHS.get(status, '?')} {clean(status, 40)}  {session_id}  {clean(name, 100)}")
-        for line in outcome_lines(session_id, status, ended.as_json()):
-            say(line)
+        (row,) = summaries(opened, among=[session_id])
+        live, queued = opened.host is not None, row["queued_at"] is not None
+        status = state_word(row["status"], row["origin"], live=live, queued=queued)
+        say(
+            f"{GLYPHS.get(status, '?')} {clean(status, 40)}  {session_id}  {clean(row['title'] or row['goal'], 100)}"
+        )
+        if ended is not None:
+            for line in outcome_lines(session_id, status, ended.as_json()):
+                say(line)
+        elif status == "dead":
+            say(f"  the background process stopped; `wk resume {session_id}` continues the session")
+        else:
+            say(f"  `wk watch {session_id}` reopens it")
     finally:
         opened.connection.close()
 
@@ -246,9 +263,9 @@ class EventPrinter:
 
     def start(self, *, from_start: bool = False) -> None:
         opened = SessionHandle(self._path)
-        row = opened.one("SELECT event_seq, created_at FROM sessions WHERE id = ?", (self._session_id,))
-        self._seq = 0 if from_start else row[0]
-        self._began = row[1] if from_start else time.time()
+        self._seq = 0 if from_start else sessions.newest_event(opened, self._session_id)
+        began = sessions.require(opened, self._session_id).created_at
+        self._began = began if from_start else time.time()
         opened.connection.close()
         try:
             self._thread.start()
@@ -273,7 +290,7 @@ class EventPrinter:
     def report_trouble(self) -> None:
         """Print why the progress ended early, if it did. A run that failed for the same reason reports it itself."""
         if self._trouble is not None:
-            print(f"wk: progress is no longer shown: {self._trouble}", file=sys.stderr)
+            print(f"wk: progress output stopped: {self._trouble}", file=sys.stderr)
 
     def _run(self) -> None:
         feed = ChangeFeed(self._path)
@@ -308,33 +325,21 @@ class EventPrinter:
     def _lines(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
         """New lines: time, agent, kind and text. With JSON, each event is printed here instead."""
         found: list[tuple[float, str, str, str]] = []
-        rows = opened.all(
-            f"SELECT e.seq, e.at, e.kind, e.agent_id, e.task_id, e.data, {TASK_NAME} AS task FROM events e"  # noqa: S608
-            " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq > ? ORDER BY e.seq",
-            (self._session_id, self._seq),
-        )
-        for row in rows:
-            self._seq = row["seq"]
-            data = decode(row["data"])
+        for event in sessions.events_after(opened, self._session_id, self._seq):
+            self._seq = event.seq
             if self._as_json:
-                about = {"type": "event", "seq": row["seq"], "at": row["at"], "kind": row["kind"]}
-                about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
+                about = {"type": "event", "seq": event.seq, "at": event.at, "kind": event.kind}
+                about |= {"agent": event.agent_id, "task": event.task_id, "data": event.data}
                 say(json.dumps(about, ensure_ascii=True))
-            elif row["kind"] not in self.quiet:
-                found.append(
-                    (
-                        row["at"],
-                        row["agent_id"] or "",
-                        row["kind"],
-                        _text(row["kind"], data, row["task"] or ""),
-                    )
-                )
+            elif event.kind not in self.quiet:
+                text = _text(event.kind, event.data, event.task or "")
+                found.append((event.at, event.agent_id or "", event.kind, text))
         return found
 
     def _print_line(self, opened: SessionHandle, at: float, agent_id: str, kind: str, text: str) -> None:
         if agent_id and agent_id not in self._names:
-            found = opened.one(f"SELECT {AGENT_NAME} FROM agents a WHERE id = ?", (agent_id,))  # noqa: S608
-            self._names[agent_id] = clean(found[0], 24) if found else agent_id
+            found = agents.names_of(opened, [agent_id])
+            self._names[agent_id] = clean(found[agent_id], 24) if found else agent_id
         who = self._names.get(agent_id, "")
         clock = at - self._began
         when = f"{int(clock // 60):02d}:{clock % 60:04.1f}"
@@ -352,7 +357,7 @@ def _text(kind: str, data: dict[str, Any], task: str) -> str:
     if kind == "agent.parked" and isinstance(data.get("until"), int | float):
         return f"{text} (in {countdown(data['until'] - time.time())})"
     if kind == "approval.asked":
-        return f"{text}  (whole: wk approve --show {data.get('approval')})"
+        return f"{text}  (full question: wk approve --show {data.get('approval')})"
     if kind == "tool.error" and "seconds" in data:
         return f"{text} · {max(0.0, data['seconds']):.1f} s"
     return text
@@ -361,17 +366,17 @@ def _text(kind: str, data: dict[str, Any], task: str) -> str:
 @click.command(hidden=True)
 @click.argument("session")
 @db_option
-@click.option("--resume", "lift", is_flag=True, help="Lift the session's pause.")
-@click.option("--once", type=int, help="Apply this command, finish what it starts, and stop.")
+@click.option("--resume", "lift", is_flag=True, help="Resume the session if it is paused.")
+@click.option("--once", type=int, help="Run this command, finish the work it starts, then stop.")
 @click.option(
     "--approval-timeout",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long a question waits before it is denied.",
+    help="Deny a question that is not answered within this time.",
 )
-@click.option("--worker", help="The worker that starts this host.")
-@click.option("--machine", default="", help="The worker's name of this machine.")
-@click.option("--workspace", default="", help="Where the session works on this machine.")
+@click.option("--worker", help="Worker that starts this process.")
+@click.option("--machine", default="", help="The worker's name for this machine.")
+@click.option("--workspace", default="", help="Workspace of the session on this machine.")
 @click.option("--fresh", is_flag=True, help="The workspace was just checked out.")
 def host(
     session: str, db: Place | None, lift: bool, once: int | None, approval_timeout: float | None, worker: str | None,
@@ -397,110 +402,3 @@ class _Redacting(logging.Formatter):
         from watchkeeper.store.place import user_redactor
 
         return user_redactor().text(super().format(record))
-
-
-# --- Workers --------------------------------------------------------------------------------------------
-
-
-def _labels(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(check_label(label) for label in value)
-
-
-@click.command()
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 1_000),
-    default=4,
-    show_default=True,
-    help="How many sessions at a time.",
-)
-@click.option(
-    "--label",
-    "labels",
-    multiple=True,
-    callback=_labels,
-    help="What this machine has, as sessions name it with `wk run --on` (repeatable).",
-)
-@click.option(
-    "--name", help="The name of this machine in lists and in its label host:NAME (default: its host name)."
-)
-@db_option
-def worker(slots: int, labels: tuple[str, ...], name: str | None, db: Place | None) -> int:
-    """Drive the sessions that were queued with `wk run --queue`, and those whose host died.
-
-    Each runs in a process of its own, with this machine's keys, MCP servers and permissions. A session that does not fit
-    stays queued; `wk show` says why. Ctrl+C or SIGTERM: each host finishes its step, and another worker continues. Once
-    more: the hosts end at once, which loses nothing that was committed.
-    """
-    from watchkeeper.runtime.control import refuse_agents
-    from watchkeeper.runtime.worker import Worker, run_worker
-
-    refuse_agents()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    if name is not None:
-        check_label(f"host:{name}")
-    path = awaited_database_path(db)
-    driving = Worker(path, f"w-{random_id()}", slots=slots, labels=labels, machine=name)
-    wake, asked = threading.Event(), [0]
-
-    def interrupted(number: int, frame: object) -> None:
-        asked[0] += 1
-        wake.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupted)
-    say(
-        f"worker {driving.id} on {clean(driving.machine)}: {plural(slots, 'slot')}, labels {', '.join(driving.labels)}"
-    )
-    shown: set[str] = set()
-    done = 0
-
-    def wait(seconds: float) -> None:
-        nonlocal done, shown
-        now = set(driving.sessions)
-        for session in sorted(now - shown):
-            say(f"takes {session}")
-        for session in sorted(shown - now):
-            say(f"left {session}")
-        shown = now
-        wake.wait(seconds)
-        wake.clear()
-        while done < asked[0]:
-            done += 1
-            driving.drain()
-            say("draining: each host finishes its step" if done == 1 else "ending the hosts")
-
-    try:
-        run_worker(driving, wait)
-    finally:
-        driving.close()
-    return 0
-
-
-@click.command()
-@db_option
-@json_option
-def workers(db: Place | None, as_json: bool) -> int:
-    """List the workers: machine, slots, labels, sessions, and when each was seen last."""
-    rows = load_workers(SessionHandle(database_path(db)))
-    return respond(
-        as_json,
-        [row.as_json() for row in rows],
-        _worker_lines(rows),
-        empty="no workers; start one with `wk worker`",
-    )
-
-
-def _worker_lines(rows: list[WorkerRow]) -> Iterator[str]:
-    if rows:
-        yield f"{'id':<10}  {'machine':<20} {'pid':>8} {'state':<9} {'slots':>7} {'seen':>7}  labels"
-    for row in rows:
-        slots = f"{len(row.sessions)}/{row.slots}"
-        yield (
-            f"{row.id:<10}  {clean(row.machine, 20):<20} {row.pid:>8} {row.state:<9} {slots:>7}"
-            f" {row.seconds_since_seen:>5.0f} s  {clean(', '.join(row.labels), 200)}"
-        )
-        if row.sessions:
-            yield f"            drives {', '.join(row.sessions[:20])}" + (
-                " …" if len(row.sessions) > 20 else ""
-            )

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from watchkeeper.cli.help import Command
 from watchkeeper.cli.options import clean, database_path, db_option, json_option, print_json, respond, say
 from watchkeeper.models.registry import (
     imported_price,
@@ -25,11 +26,13 @@ from watchkeeper.models.registry import (
 )
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.records.readers import READERS, aliases, labels
 from watchkeeper.records.text import duration_text
 from watchkeeper.runtime.control import refuse_agents, user_name
 from watchkeeper.store.place import Place, config_text, file_of
 
 if TYPE_CHECKING:
+    from watchkeeper.interop.guard import Guard
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.follow import Pace
     from watchkeeper.transcripts.importer import Progress, Report
@@ -42,19 +45,34 @@ SHOWN_UNREADABLE = 3
 """How often the progress line changes."""
 
 
-@click.command("import")
-@click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1)
-@click.option("--follow", is_flag=True, help="Then keep importing new lines until interrupted.")
-@click.option(
-    "--watch-all", is_flag=True, help="Import everything, then follow all logs of all known programs."
+@click.command(
+    "import",
+    cls=Command,
+    examples=(
+        "wk import claude # all of its sessions, read-only",
+        "wk import --watch-all --install # continuously, in the background",
+    ),
+    help=f"""Import sessions from {labels()}, or a session written by `wk export`.
+
+    PATH is a log, a folder of logs, or a file from `wk export --format json`. PROGRAM selects the default folders of a
+    program: {", ".join(each.alias for each in READERS)}, or any program whose reader you have installed.
+    Imported sessions are read-only. Importing again adds only new data, and continues an interrupted import.
+    """,
 )
-@click.option("--install", is_flag=True, help="With --watch-all: as a service of yours (systemd or launchd).")
-@click.option("--status", is_flag=True, help="With --watch-all: whether it runs, and how far it is.")
+@click.argument("what", metavar="PATH|PROGRAM", nargs=-1)
+@click.option("--follow", is_flag=True, help="Keep importing new lines until interrupted.")
+@click.option("--watch-all", is_flag=True, help="Import and then follow the logs of all known programs.")
+@click.option(
+    "--install", is_flag=True, help="With --watch-all: install it as a user service (systemd or launchd)."
+)
+@click.option(
+    "--status", is_flag=True, help="With --watch-all: show whether it is running, and its progress."
+)
 @click.option("--uninstall", is_flag=True, help="With --watch-all: stop and remove the service.")
 @click.option(
     "--verbose",
     is_flag=True,
-    help="List what was stored without being shown, and what was skipped, by kind and reason.",
+    help="List hidden and skipped records by kind and reason.",
 )
 @db_option
 @json_option
@@ -62,30 +80,23 @@ def import_(
     what: tuple[str, ...], follow: bool, watch_all: bool, install: bool, status: bool, uninstall: bool, verbose: bool,
     db: Place | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
-
-    PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode`
-    are their usual folders. Imported sessions are read-only. Importing again adds what is new; an interrupted
-    import can be continued.
-    """
+    """Import what the arguments name."""
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
 
     path = file_of(database_path(db), "import", "import into a file with --db FILE")
     if watch_all:
         if what or follow or verbose or install + status + uninstall > 1:
-            raise BadInput("--watch-all takes nothing else than one of --install, --status and --uninstall")
+            raise BadInput("--watch-all allows only one of --install, --status and --uninstall")
         return (
             _service(path, as_json, install=install, uninstall=uninstall)
             if install or status or uninstall
             else _watch_all(path)
         )
     if install or status or uninstall:
-        raise BadInput("--install, --status and --uninstall are for --watch-all")
+        raise BadInput("--install, --status and --uninstall need --watch-all")
     if not what:
-        raise BadInput(
-            "name what to import: a path, claude, codex or opencode; or --watch-all for everything"
-        )
+        raise BadInput(f"nothing to import; give a path, {aliases()}, or --watch-all")
     what = _import_exports(path, what, as_json)
     if not what:
         return 0
@@ -117,7 +128,7 @@ def import_(
         _clear(as_json)
         if not as_json:
             say(
-                "interrupted; what was read is kept, and the same command continues:"
+                "interrupted; imported data is kept. Run the same command to continue."
                 f" {importer.report.line()}"
             )
         return 130
@@ -139,7 +150,10 @@ def follow(what: str, parent: int, db: Place | None) -> int:
 
     stop = _stop_event()
     writer = Writer(database_path(db))
-    with closing(writer), _hooks_read(writer, stop):
+    guard = None
+    with suppress(BadInput):  # the dashboard says what is wrong with the configuration
+        guard = _guard(writer)
+    with closing(writer), _hooks_read(writer, stop, guard):
         while not stop.is_set() and os.getppid() == parent:
             try:
                 places, only = wanted_places((what,))
@@ -160,7 +174,7 @@ def _follow(writer: Writer, places: list[Path], only: Program | None) -> None:
     from watchkeeper.transcripts.follow import Pace
 
     stop = _stop_event()
-    with _hooks_read(writer, stop):
+    with _hooks_read(writer, stop, _guard(writer)):
         _follow_places(writer, places, only, stop, lambda: True, Pace())
 
 
@@ -172,15 +186,35 @@ def _stop_event() -> threading.Event:
     return stop
 
 
+def _guard(writer: Writer) -> Guard | None:
+    """What looks for caps that sessions reached, and sends alerts; None where the configuration has neither: this process may
+    run all day, and then it needs no more than a reader of TOML.
+
+    Raises:
+        BadInput: the configuration cannot be used; the line says why.
+    """
+    import tomllib
+
+    from watchkeeper.store.place import user_redactor
+
+    with suppress(tomllib.TOMLDecodeError):  # loading it says what is wrong
+        if not {"guard", "alerts"} & tomllib.loads(config_text()).keys():
+            return None
+    from watchkeeper.interop.guard import Guard
+    from watchkeeper.runtime.config import load_config
+
+    config = load_config()
+    return Guard(writer, config.guard.caps, config.alerts, user_redactor())
+
+
 @contextmanager
-def _hooks_read(writer: Writer, stop: threading.Event) -> Iterator[None]:
+def _hooks_read(writer: Writer, stop: threading.Event, guard: Guard | None) -> Iterator[None]:
     """A thread that reads what hooks wrote (`wk hooks`), until the block ends."""
     from watchkeeper.interop.hook_spool import HookSpool
     from watchkeeper.store.place import user_redactor
 
-    reader = threading.Thread(
-        target=HookSpool(writer, user_redactor()).run, args=(stop,), name="hooks", daemon=True
-    )
+    spool = HookSpool(writer, user_redactor(), guard=guard)
+    reader = threading.Thread(target=spool.run, args=(stop,), name="hooks", daemon=True)
     reader.start()
     try:
         yield
@@ -219,7 +253,7 @@ def _watch_all(path: Path) -> int:
     stop = _stop_event()
     home = Path.home()
     writer = Writer(path)
-    with service.FollowerLock(path), closing(writer), _hooks_read(writer, stop):
+    with service.FollowerLock(path), closing(writer), _hooks_read(writer, stop, _guard(writer)):
         while not stop.is_set():
             found = service.places(os.environ, home)
             if not found:
@@ -279,10 +313,14 @@ def _service(path: Path, as_json: bool, *, install: bool, uninstall: bool) -> in
         refuse_agents()
     if install:
         unit = service.install(path, os.environ, Path.home())
-        return respond(as_json, {"installed": str(unit)}, f"installed {unit}; it runs now and at each login")
+        return respond(
+            as_json,
+            {"installed": str(unit)},
+            f"installed {unit}; the service is running and will start at each login",
+        )
     if uninstall:
         unit = service.uninstall(os.environ, Path.home())
-        return respond(as_json, {"uninstalled": str(unit)}, f"stopped, and removed {unit}")
+        return respond(as_json, {"uninstalled": str(unit)}, f"stopped the service and removed {unit}")
     far = service.progress(path, os.environ, Path.home())
     value = {
         "running": far.pid is not None,
@@ -319,15 +357,15 @@ def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[s
             )
         elif found.deleted:
             say(
-                f"session {found.session_id} is already here, but deleted; `wk restore {found.session_id}`"
-                " brings it back"
+                f"session {found.session_id} already exists but is deleted; `wk delete --restore {found.session_id}`"
+                " restores it"
             )
         elif found.already_there:
-            say(f"session {found.session_id} is already here; nothing was done")
+            say(f"session {found.session_id} already exists; nothing imported")
         else:
             say(
-                f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows in"
-                " all"
+                f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows"
+                " in total"
             )
     return tuple(others)
 
@@ -352,7 +390,7 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
                 _refuse_files_of_json(usual[0].parent)
                 looked = " or ".join(str(place) for place in usual)
                 raise NotFound(
-                    f"no logs of {program.label}: there is no {looked}; name a file or folder: wk import PATH"
+                    f"no {program.label} logs in {looked}; specify a file or folder: wk import PATH"
                 )
             places += found
             if len(what) == 1:
@@ -360,12 +398,12 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
         elif not name or not (path.exists() or path.is_symlink()):
             known = ", ".join(each.alias for each in programs())
             shown = clean(name, 200) or "''"
-            raise NotFound(f"there is no file or folder {shown}; give one, or a program: {known}")
+            raise NotFound(f"no such file or folder: {shown}; give a path or a program ({known})")
         else:
             _refuse_files_of_json(path)
             places.append(path)
     if not places:
-        raise BadInput("nothing to import; give a file, a folder or a program")
+        raise BadInput("nothing to import; specify a file, a folder or a program")
     return places, only
 
 
@@ -374,8 +412,8 @@ def _refuse_files_of_json(path: Path) -> None:
     storage = next((each for each in (path, *path.parents) if each.name == "storage"), path / "storage")
     if (storage / "session").is_dir() and not any(storage.parent.glob("opencode*.db")):
         raise BadInput(
-            f"{clean(storage, 200)}: OpenCode's files of JSON are not read any more; start a current OpenCode once,"
-            " which moves them into its database, then import that"
+            f"{clean(storage, 200)}: OpenCode's JSON files are no longer supported. Start a current OpenCode once"
+            " to migrate them to its database, then import again"
         )
 
 
@@ -435,7 +473,7 @@ def _clear(as_json: bool) -> None:
 
 def _list(report: Report) -> None:
     for (kind, reason), count in report.raw.most_common():
-        say(f"  stored, not shown  {count:>8,}  {clean(kind, 80)}: {reason}")
+        say(f"  kept but hidden    {count:>8,}  {clean(kind, 80)}: {reason}")
     for reason, count in report.skipped.most_common():
         say(f"  skipped            {count:>8,}  {reason}")
     _list_unreadable(report, len(report.left))
@@ -445,6 +483,6 @@ def _list(report: Report) -> None:
 
 def _list_unreadable(report: Report, most: int) -> None:
     for name, reason in islice(report.left.items(), most):
-        say(f"  not readable  {clean(name, 300)}: {reason}")
+        say(f"  unreadable  {clean(name, 300)}: {reason}")
     if len(report.left) > most:
-        say(f"  {len(report.left) - most:,} more are not readable; --verbose lists them")
+        say(f"  {len(report.left) - most:,} more unreadable; --verbose lists them")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from watchkeeper.cli.guard import SHORTEST_TOKEN, Guard, Refused, Request, new_token, token_file
+from watchkeeper.cli.help import Group
 from watchkeeper.cli.options import clean, database_path, db_option, is_terminal, json_option, respond, say
 from watchkeeper.interop import clients
 from watchkeeper.records.errors import BadInput, NotFound, reason_of
@@ -40,23 +41,30 @@ _control = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
-@click.option("--http", is_flag=True, help="Listen on 127.0.0.1 instead; a client needs the token.")
+@click.group(
+    invoke_without_command=True,
+    cls=Group,
+    examples=(
+        "wk mcp install claude # show the configuration that adds it",
+        "wk mcp --http # listen on 127.0.0.1, with a token",
+    ),
+)
+@click.option("--http", is_flag=True, help="Listen on 127.0.0.1 instead; clients need the token.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="0 takes any free port.",
+    help="0 = pick a free port.",
 )
 @_control
 @db_option
 @click.pass_context
 def mcp(ctx: click.Context, http: bool, port: int, allow_control: bool, db: Place | None) -> int:
-    """Serve sessions to agents and editors over MCP (on standard input and output) until the client leaves.
+    """Serve sessions to agents and editors over MCP (on standard input and output) until the client disconnects.
 
-    It reads: sessions, plans, agents, compactions and what they left out, passages, facts, files, usage. Inside a
-    tool of a run it never offers control. With --http, WATCHKEEPER_MCP_TOKEN chooses the token.
+    Clients can read sessions, plans, agents, compactions, passages, facts, files and usage. Inside a run, the server
+    never offers control. With --http, WATCHKEEPER_MCP_TOKEN sets the token.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -64,11 +72,11 @@ def mcp(ctx: click.Context, http: bool, port: int, allow_control: bool, db: Plac
 
     served = SessionServer(database_path(db), folder=Path.cwd(), allow_control=allow_control)
     if allow_control and not served.controls:
-        click.echo("wk: an agent's tool may not control runs; this server only reads", err=True)
+        click.echo("wk: agents may not control runs; this server is read-only", err=True)
     if http:
         return _serve_http(served, port)
     if sys.stdin.isatty():
-        click.echo("wk: this speaks MCP with a client; `wk mcp install claude` adds it to one", err=True)
+        click.echo("wk: waiting for an MCP client; `wk mcp install claude` adds this server to one", err=True)
     asyncio.run(_serve_stdio(served))
     return 0
 
@@ -89,7 +97,7 @@ def _serve_http(served: SessionServer, port: int) -> int:
 
     token = os.environ.pop(TOKEN_VARIABLE, "") or new_token()
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise BadInput(f"{TOKEN_VARIABLE} must be {SHORTEST_TOKEN} printable ASCII characters or more")
+        raise BadInput(f"{TOKEN_VARIABLE} must be at least {SHORTEST_TOKEN} printable ASCII characters")
     listening = socket.socket()
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -97,7 +105,7 @@ def _serve_http(served: SessionServer, port: int) -> int:
         listening.listen()
     except OSError as error:
         raise BadInput(
-            f"127.0.0.1:{port} cannot be listened on ({reason_of(error)}); choose another --port"
+            f"cannot listen on 127.0.0.1:{port} ({reason_of(error)}); choose another --port"
         ) from None
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -106,13 +114,13 @@ def _serve_http(served: SessionServer, port: int) -> int:
         )  # uvicorn raises a signal again at its end; the file goes first
     with ExitStack() as ending:
         ending.callback(listening.close)
-        click.echo(f"MCP at {url} · Authorization: Bearer {token} · Ctrl+C ends it")
+        click.echo(f"MCP at {url} · Authorization: Bearer {token} · Ctrl+C stops it")
         folder = database.user_data_place().parent / "listeners"
         try:
             place = ending.enter_context(token_file(folder, "mcp", url, token))
-            click.echo(f"both are also in {place}, which only you can read")
+            click.echo(f"address and token are also in {place}, which only you can read")
         except OSError as error:
-            click.echo(f"wk: they could not be written into a file ({reason_of(error)})", err=True)
+            click.echo(f"wk: could not write the address and token to a file ({reason_of(error)})", err=True)
         sys.stdout.flush()
         config = uvicorn.Config(
             guarded_app(served, Guard(token, loopback_only=True)), log_level="critical", access_log=False, lifespan="on",
@@ -147,24 +155,26 @@ def guarded_app(served: SessionServer, guard: Guard) -> Any:
     return app
 
 
-@mcp.command()
+@mcp.command(
+    examples=("wk mcp install claude # show what would be added", "wk mcp install claude --write # add it")
+)
 @click.argument("program", type=click.Choice(clients.PROGRAMS))
 @click.option(
-    "--write", is_flag=True, help="Add it to the program's configuration; a copy of the file is kept."
+    "--write", is_flag=True, help="Add it to the program's configuration and keep a copy of the file."
 )
 @_control
 @db_option
 @json_option
 def install(program: str, write: bool, allow_control: bool, db: Place | None, as_json: bool) -> int:
-    """Print the configuration that gives PROGRAM this server, or add it with --write.
+    """Print the configuration that adds this server to PROGRAM, or write it with --write.
 
-    The entry names the database that is in use now. Everything else in the file stays as it is, comments too. A damaged
-    file is refused.
+    The entry names the current database. The rest of the file is not changed, including comments. A damaged file is
+    refused.
     """
     place = database_path(db)
     if isinstance(place, DatabaseUrl) and place.holds_password:
         raise BadInput(
-            f"{place} holds a password, which is not written into a configuration; put it into ~/.pgpass and leave it out"
+            f"{place} contains a password. Passwords are not written to configuration files; move it to ~/.pgpass"
         )
     command = [*_command(), "--db", str(place)]
     if allow_control:
@@ -178,36 +188,36 @@ def install(program: str, write: bool, allow_control: bool, db: Place | None, as
             "written": False,
         }
         return respond(
-            as_json, value, [f"for {clean(entry.path)} (--write adds it):", "", entry.shown().rstrip()]
+            as_json, value, [f"add this to {clean(entry.path)}, or use --write:", "", entry.shown().rstrip()]
         )
     done = clients.write(entry)
     value = {
         "program": program, "path": str(done.path), "written": done.changed,
         "backup": str(done.backup) if done.backup else None,
     }  # fmt: skip
-    kept = f"; the file as it was: {clean(done.backup)}" if done.backup else ""
-    said = f"added to {clean(done.path)}{kept}" if done.changed else f"{clean(done.path)} has it already"
+    kept = f"; backup: {clean(done.backup)}" if done.backup else ""
+    said = f"added to {clean(done.path)}{kept}" if done.changed else f"already in {clean(done.path)}"
     return respond(as_json, value, said)
 
 
-@mcp.command()
+@mcp.command(
+    examples=("wk mcp uninstall claude # remove the entry", "wk mcp uninstall codex --json # for a script")
+)
 @click.argument("program", type=click.Choice(clients.PROGRAMS))
-@click.option("--write", is_flag=True, hidden=True, help="As for `install`; it is always written.")
+@click.option("--write", is_flag=True, hidden=True, help="No effect: the file is always written.")
 @json_option
 def uninstall(program: str, write: bool, as_json: bool) -> int:
-    """Take this server out of the configuration of PROGRAM; a copy of the file is kept.
+    """Remove this server from the configuration of PROGRAM, and keep a copy of the file.
 
-    Everything else in the file stays as it is, comments too. A damaged file is refused.
+    The rest of the file is not changed, including comments. A damaged file is refused.
     """
     done = clients.remove(clients.entry(program, _command(), os.environ, Path.home()))
     value = {
         "program": program, "path": str(done.path), "removed": done.changed,
         "backup": str(done.backup) if done.backup else None,
     }  # fmt: skip
-    kept = f"; the file as it was: {clean(done.backup)}" if done.backup else ""
-    said = (
-        f"taken out of {clean(done.path)}{kept}" if done.changed else f"{clean(done.path)} does not have it"
-    )
+    kept = f"; backup: {clean(done.backup)}" if done.backup else ""
+    said = f"removed from {clean(done.path)}{kept}" if done.changed else f"not in {clean(done.path)}"
     return respond(as_json, value, said)
 
 
@@ -223,46 +233,62 @@ def _command() -> list[str]:
 _project = click.option(
     "--project", type=click.Path(path_type=Path, file_okay=False), help="Only for sessions in this folder."
 )
-_yes = click.option("--yes", is_flag=True, help="Do not ask before the file is changed.")
+_yes = click.option("--yes", is_flag=True, help="Do not ask before changing the file.")
 _program = click.argument("program", type=click.Choice(["claude", "codex", "opencode"]))
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=(
+        "wk hooks install claude # show the change, then ask",
+        "wk hooks status # sessions in other terminals",
+    ),
+)
 def hooks() -> None:
-    """Show sessions of Claude Code, Codex and OpenCode in other terminals live, and answer their questions.
+    """Show live sessions of Claude Code, Codex and OpenCode in other terminals, and answer their questions.
 
-    A hook is a line of shell that the program runs at an event. Ours writes the event into a file and ends; it runs no
-    part of Watchkeeper, stores no environment, and never makes the program wait for an answer that cannot come. For
-    OpenCode, a plugin does the same.
+    A hook is a shell command that a program runs on an event. These hooks only write the event to a file. They do not
+    run Watchkeeper, do not store the environment, and never block the program when no answer can come. For OpenCode, a
+    plugin does the same.
     """
 
 
 def _file(db: Place | None) -> Path:
-    return file_of(database_path(db), "reading of hooks", "choose a file with --db")
+    return file_of(database_path(db), "reading hooks", "choose a file with --db")
 
 
-@hooks.command("install")
+@hooks.command(
+    "install",
+    examples=(
+        "wk hooks install claude # show sessions live",
+        "wk hooks install claude --answer # also answer its questions here",
+    ),
+)
 @_program
 @click.option("--answer", is_flag=True, help="Also let `wk approve` and the dashboard answer its questions.")
 @_project
 @click.option(
     "--binary",
     type=click.Path(path_type=Path, exists=True),
-    help="The program itself (default: on the PATH).",
+    help="Path of the program (default: from PATH).",
 )
 @_yes
 @db_option
 def install_hooks(
     program: str, answer: bool, project: Path | None, binary: Path | None, yes: bool, db: Place | None
 ) -> int:
-    """Add hooks to your settings of Claude Code or Codex, or a plugin to OpenCode. Shows the change, asks, and keeps a
-    backup."""
+    """Add hooks to your settings of Claude Code or Codex, or a plugin to OpenCode. The command shows the change, asks
+    for confirmation, and keeps a backup. If `[guard]` sets a cap, a hook also denies new agents to a session that has
+    reached it."""
     from watchkeeper.interop import hooks as doors
+    from watchkeeper.runtime.config import load_config
 
     refuse_agents()
     path = _file(db)
     if answer and program == "codex":
-        raise BadInput("questions of Codex are answered in its terminal; --answer is for claude and opencode")
+        raise BadInput(
+            "Codex questions can be answered only in Codex's terminal; --answer works with claude and opencode"
+        )
     if program == "opencode":
         found = doors.Program(
             doors.find_version(os.environ, program, doors.FIRST_OPENCODE, binary),
@@ -274,46 +300,52 @@ def install_hooks(
     else:
         settings = doors.settings_of(os.environ, project, program)
         found = (doors.find_codex if program == "codex" else doors.find_program)(os.environ, binary)
+        if load_config().guard.caps:
+            found = found._replace(events=(*found.events, doors.GUARDING))
         change = doors.plan_install(path, settings, found, answer=answer)
     assert change.record is not None
     if not change.is_needed:
         doors.install(path, settings, change)
-        say(f"the hooks are in {settings.path} already")
+        say(f"the hooks are already in {settings.path}")
         return 0
     click.echo(reveal(change.diff()), nl=False)
     left_out = [event for event in doors.EVENTS if event not in change.record.events]
     if left_out and program == "claude":
-        which = (
-            f"Claude Code {found.version}" if found.version else "no `claude` is on the PATH, and an old one"
-        )
-        say(f"left out, since {clean(which)} does not know them: {', '.join(left_out)}")
+        which = f"Claude Code {found.version}" if found.version else "old versions (no `claude` on PATH)"
+        say(f"omitted, not supported by {clean(which)}: {', '.join(left_out)}")
     if answer and not change.record.answers:
-        say("left out: answering; this Claude Code has no PermissionRequest hook")
+        say("answering is not available: this version of Claude Code has no PermissionRequest hook")
     if change.note:
         say(f"note: {change.note}")
     _ask(yes, settings.path)
     doors.install(path, settings, change)
     soon = {
-        "claude": "running sessions use them at once",
-        "codex": "start codex once and trust them",
-        "opencode": "sessions that you start from now on use it",
+        "claude": "running sessions use them immediately",
+        "codex": "start codex once and trust the hooks",
+        "opencode": "new sessions use it",
     }
     what = "the plugin" if program == "opencode" else f"{len(change.record.events)} hooks"
     say(f"installed {what}; {soon[program]}")
     if not external.is_read(path):
         say(
-            "nothing reads them yet: `wk import --watch-all --install` does so in the background, `wk watch claude` meanwhile"
+            "no process is reading their events yet; run `wk import --watch-all --install` (background) or `wk watch claude`"
         )
     return 0
 
 
-@hooks.command("uninstall")
+@hooks.command(
+    "uninstall",
+    examples=(
+        "wk hooks uninstall claude # remove the hooks",
+        "wk hooks uninstall codex --yes # without asking",
+    ),
+)
 @_program
 @_project
 @_yes
 @db_option
 def uninstall_hooks(program: str, project: Path | None, yes: bool, db: Place | None) -> int:
-    """Take the hooks out again. A file that was not changed meanwhile is restored byte for byte."""
+    """Remove the hooks. If the file has not changed since, it is restored byte for byte."""
     from watchkeeper.interop import hooks as doors
 
     refuse_agents()
@@ -330,7 +362,7 @@ def uninstall_hooks(program: str, project: Path | None, yes: bool, db: Place | N
     _ask(yes, settings.path)
     doors.uninstall(path, change)
     say(
-        f"deleted {settings.path}: there was none before"
+        f"deleted {settings.path}, which the installation had created"
         if change.after is None
         else f"restored {settings.path}"
     )
@@ -341,15 +373,17 @@ def _ask(yes: bool, path: Path) -> None:
     if yes:
         return
     if not is_terminal():
-        raise BadInput(f"nothing was changed; add --yes to change {path} without a question")
+        raise BadInput(f"nothing changed; add --yes to change {path} without asking")
     click.confirm(f"Change {path}?", abort=True)
 
 
-@hooks.command()
+@hooks.command(
+    examples=("wk hooks status # installed hooks, pending questions", "wk hooks status --json # for a script")
+)
 @db_option
 @json_option
 def status(db: Place | None, as_json: bool) -> int:
-    """Show what is installed, what other terminals do, and which questions wait."""
+    """Show installed hooks, sessions of other terminals, and pending questions."""
     from watchkeeper.interop import hooks as doors
 
     path = _file(db)
@@ -359,6 +393,7 @@ def status(db: Place | None, as_json: bool) -> int:
             "settings": each.path,
             "events": each.events,
             "answers": each.answers,
+            "guards": doors.GUARDING in each.events,
             "registered": doors.is_registered(folder, each),
             "version": each.version,
         }
@@ -379,17 +414,18 @@ def status(db: Place | None, as_json: bool) -> int:
         "questions": [question_json(each) for each in found.questions],
     }
     return respond(
-        as_json, value, _status_lines(value, found), empty="no hooks are installed: wk hooks install claude"
+        as_json, value, _status_lines(value, found), empty="no hooks installed; run wk hooks install claude"
     )
 
 
 def _status_lines(value: dict[str, Any], found: external.External) -> Iterator[str]:
     for each in value["installed"]:
-        state = "" if each["registered"] else "; some are gone from the file: install them again"
+        state = "" if each["registered"] else "; some are missing from the file: reinstall them"
         answers = ", answers questions" if each["answers"] else ""
-        yield f"{clean(each['settings'])}: {len(each['events'])} hooks{answers}{state}"
+        guards = ", denies agents at a cap" if each["guards"] else ""
+        yield f"{clean(each['settings'])}: {len(each['events'])} hooks{answers}{guards}{state}"
     if value["installed"] and not value["read"]:
-        yield f"nothing reads them ({value['pending']} events wait): wk import --watch-all, or wk watch claude"
+        yield f"no process is reading their events ({value['pending']} waiting); run wk import --watch-all or wk watch claude"
     now = time.time()
     for session in found.sessions:
         state = "silent" if session.is_silent(now) else session.status
@@ -425,15 +461,20 @@ def _session_json(session: external.ExternalSession) -> dict[str, Any]:
     }
 
 
-@hooks.command()
+@hooks.command(
+    examples=(
+        'wk hooks instructions 95d6 "Keep the file names" # what to keep',
+        "wk hooks instructions 95d6 # remove them",
+    )
+)
 @click.argument("session", metavar="SESSION")
 @click.argument("text", default="")
 @db_option
 def instructions(session: str, text: str, db: Place | None) -> int:
-    """Tell the compactions of SESSION what to keep; without TEXT, nothing any more.
+    """Set compaction instructions for SESSION; without TEXT, remove them.
 
-    SESSION is Claude Code's own id, the id here, or a beginning of one of them. The text is added to the program's own
-    instructions at each compaction.
+    SESSION is the id in Claude Code or in Watchkeeper; a unique prefix is enough. At each compaction, the text is added
+    to the program's own instructions.
     """
     refuse_agents()
     path = _file(db)
@@ -449,10 +490,10 @@ def instructions(session: str, text: str, db: Place | None) -> int:
     }
     if len(found) != 1:
         raise NotFound(
-            f"{len(found) or 'no'} live sessions of other terminals match {clean(session, 80)}; see wk hooks status"
+            f"{len(found) or 'no'} live sessions in other terminals match {clean(session, 80)}; see wk hooks status"
         )
     external.set_compact_instructions(path, found.pop(), text)
-    say("sent with its next compactions" if text.strip() else "nothing more is sent with its compactions")
+    say("instructions set for the next compactions" if text.strip() else "instructions removed")
     return 0
 
 
@@ -474,7 +515,7 @@ def find_question(db: Place | None, words: tuple[str, ...]) -> tuple[Path, exter
     finally:
         connection.close()
     if len(found) > 1:
-        raise BadInput(f"{words[0]!r} may be {', '.join(each.id[:12] for each in found)}")
+        raise BadInput(f"{words[0]!r} is ambiguous: {', '.join(each.id[:12] for each in found)}")
     return (path, found[0]) if found else None
 
 
@@ -492,21 +533,21 @@ def answer(
     if allow and question.choices:
         if len(chosen) != len(question.choices):
             raise BadInput(
-                f"answer with --choose, once for each of its {len(question.choices)} questions: see --show"
+                f"pass --choose once for each of the {len(question.choices)} questions; see --show"
             )
         choices = {
             str(place): _label(one, text)
             for place, (one, text) in enumerate(zip(question.choices, chosen, strict=True))
         }
     elif chosen:
-        raise BadInput("--choose answers only multiple-choice questions")
+        raise BadInput("--choose is only for multiple-choice questions")
     try:
         external.answer_question(
             path, question, user_name(), allow=allow, reason=reason or "", choices=choices
         )
     except ValueError as fault:
         raise BadInput(str(fault)) from None
-    said = "sent; the session's log confirms it: wk hooks status"
+    said = "sent; `wk hooks status` shows whether the session received it"
     return respond(as_json, {"status": "sent", "question": question.id}, said)
 
 
@@ -520,7 +561,7 @@ def question_lines(question: external.ExternalQuestion) -> Iterator[str]:
     """A whole question, and how to answer it. Whatever a terminal would obey or hide is made visible."""
     import json
 
-    yield f"{question.program} in another terminal asks (process {question.pid}): {reveal(question.tool)}"
+    yield f"{question.program} in another terminal (process {question.pid}) wants to use: {reveal(question.tool)}"
     for place, one in enumerate(question.choices, 1):
         yield f"\n  {place}. {reveal(str(one.get('question', '')))}"
         for number, option in enumerate(

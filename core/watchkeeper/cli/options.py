@@ -20,9 +20,9 @@ import click
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.text import json_text
-from watchkeeper.store import database, driver, sessions
+from watchkeeper.store import database, driver, plans, sessions
 from watchkeeper.store.agents import find_agent, only_match
-from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.imports import imported_from, refuse_imported
 from watchkeeper.store.lease import LeaseHolder, probe
 from watchkeeper.store.place import Place, absolute, place_of
@@ -38,16 +38,18 @@ class _PlaceType(click.ParamType[Place]):
             return cast(Place, value)
         place = place_of(value)
         if isinstance(place, Path) and place.is_dir():
-            self.fail(f"{value!r} is a directory; give the name of a file", param, ctx)
+            self.fail(f"{value!r} is a directory; give a file", param, ctx)
         return place
 
 
 db_option = click.option(
-    "--db", type=_PlaceType(), metavar="FILE|URL", help="The database: a file, or postgresql://HOST/NAME."
+    "--db", type=_PlaceType(), metavar="FILE|URL", help="The database: a file or postgresql://HOST/NAME."
 )
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON on standard output, and nothing else there."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print only JSON on standard output.")
+
+
+MOST_COMPLETED = 50
+"""Sessions, and models, that a shell offers."""
 
 
 def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -57,10 +59,8 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     except Exception:  # a shell that completes a word shows no error
         return []
     with connection:
-        rows = connection.execute(
-            "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY ordinal DESC LIMIT 50"
-        ).fetchall()
-    return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
+        known = sessions.newest_ids(Queries(connection), MOST_COMPLETED)
+    return [name for name in ("last", *known) if name.startswith(incomplete)]
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -70,8 +70,7 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     names = [*SUGGESTED, *SUGGESTED_OPENAI, "openai-chat/", SURVEYOR]
     try:
         with database.open_readonly(ctx.params.get("db") or database.default_place()) as connection:
-            rows = connection.execute("SELECT DISTINCT model FROM sessions WHERE deleted_at IS NULL LIMIT 50")
-            names += [str(row[0]) for row in rows.fetchall()]
+            names += sessions.models_of(Queries(connection), MOST_COMPLETED)
     except Exception:  # a shell that completes a word shows no error
         pass
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
@@ -81,8 +80,8 @@ session_argument = click.argument("session", shell_complete=complete_session)
 last_session_argument = click.argument("session", default="last", shell_complete=complete_session)
 """SESSION of a command that only reads: `last` by default."""
 
-ACTS = "`last` is the newest run of Watchkeeper itself, whatever was imported or active since."
-LOOKS = "`last` is the session that was active last, also one of another program."
+ACTS = "`last` is the newest Watchkeeper run; imported sessions are ignored."
+LOOKS = "`last` is the most recently active session, including imported ones."
 
 
 def explains_last(rule: str) -> Callable[[F], F]:
@@ -108,7 +107,7 @@ def awaited_database_path(path: Place | None) -> Place:
     """
     found = database_path(path)
     database.await_server(
-        found, lambda line: click.echo(f"wk: {clean(line, 400)} (Ctrl+C ends this)", err=True)
+        found, lambda line: click.echo(f"wk: {clean(line, 400)} (Ctrl+C to stop)", err=True)
     )
     return found
 
@@ -190,11 +189,9 @@ def find_session(path: Place, name: str, *, lock_timeout_seconds: float | None =
 
 def say_chosen(connection: Connection, session_id: str) -> None:
     """Print on standard error which session a command takes for `last`: id, program and title."""
-    origin, title, goal = connection.execute(
-        "SELECT origin, title, goal FROM sessions WHERE id = ?", (session_id,)
-    ).fetchone()
-    program = imported_from(origin) or "Watchkeeper"
-    click.echo(f"wk: last is {session_id} ({clean(program, 40)}): {clean(title or goal, 80)}", err=True)
+    session = sessions.require(Queries(connection), session_id)
+    program = imported_from(session.origin) or "Watchkeeper"
+    click.echo(f"wk: last is {session_id} ({clean(program, 40)}): {clean(session.name, 80)}", err=True)
 
 
 class SessionHandle:
@@ -237,7 +234,7 @@ class SessionHandle:
     @property
     def status(self) -> str:
         """The session's status, as stored."""
-        return str(self.one("SELECT status FROM sessions WHERE id = ?", (self.session_id,))[0])
+        return sessions.require(self, self.session_id).status
 
     @property
     def host(self) -> LeaseHolder | None:
@@ -254,8 +251,7 @@ class SessionHandle:
         Raises:
             BadInput: several do.
         """
-        rows = self.all("SELECT id, name FROM tasks WHERE session_id = ?", (self.session_id,))
-        return only_match(rows, name)
+        return only_match(plans.task_names(self, self.session_id), name)
 
 
 def print_json(value: Any) -> None:

@@ -12,7 +12,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from watchkeeper.cli.help import Command, say_renamed
 from watchkeeper.cli.models import ChosenModel, choose_model, local_url
 from watchkeeper.cli.options import (
     ACTS,
+    F,
     SessionHandle,
     clean,
     complete_model,
@@ -36,19 +38,18 @@ from watchkeeper.cli.options import (
     open_for_control,
     respond,
     say,
-    session_argument,
 )
 from watchkeeper.models.registry import (
     SURVEYOR,
 )
+from watchkeeper.records import proc
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.messages import EFFORTS, Effort
 from watchkeeper.records.ports import random_id
 from watchkeeper.records.sandboxes import OFF, SANDBOXES
 from watchkeeper.records.text import json_text
-from watchkeeper.store import budgets, state
+from watchkeeper.store import agents, budgets, sessions, state
 from watchkeeper.store.budgets import BudgetUse
-from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import Place
 from watchkeeper.store.workers import Needs, check_label
 
@@ -90,13 +91,13 @@ def confirm_roles(
         named = ", ".join(f"{one.role} ({one.source})" for one in choices[:MOST_ROLES])
         more = f" and {len(choices) - MOST_ROLES} more" if len(choices) > MOST_ROLES else ""
         click.echo(
-            "wk: this workspace chooses a model that costs more than yours, for the role"
+            "wk: this workspace requests a model that costs more than yours, for the role"
             f" {clean(named, 600)}{more}:",
             err=True,
         )
-        click.echo(f"  its choice  {clean(wanted, 120)}: {price_of(wanted)}", err=True)
-        click.echo(f"  yours       {clean(own, 120)}: {price_of(own)}", err=True)
-        if click.confirm("Use its choice", default=False, err=True):
+        click.echo(f"  requested  {clean(wanted, 120)}: {price_of(wanted)}", err=True)
+        click.echo(f"  yours      {clean(own, 120)}: {price_of(own)}", err=True)
+        if click.confirm("Use the requested model", default=False, err=True):
             confirmed += [f"{one.role}={wanted}" for one in choices]
     if show:
         for choice in role_models(roles, ref, (*allowed, *confirmed)).values():
@@ -118,10 +119,10 @@ def may_ask(*, as_json: bool) -> bool:
 PAUSED_EXIT = 5
 
 _HELP = {
-    "usd": "A new limit in USD: an amount, or +N for N more.",
-    "tokens": "A new limit of tokens, cache reads included (5000, or +5000).",
-    "turns": "A new limit of model replies.",
-    "seconds": "A new limit of hosted time.",
+    "usd": "New limit in USD: an amount, or +N to add N.",
+    "tokens": "New limit in tokens, including cache reads (5000 or +5000).",
+    "turns": "New maximum number of model replies.",
+    "seconds": "New limit on run time, in seconds.",
 }
 
 
@@ -199,7 +200,7 @@ def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
         default = f"+{budgets.plain_amount(use.shortfall, kind)}"
         try:
             typed = click.prompt(
-                f"New budget in {budgets.UNITS[kind]} (an amount, or +N; q: stay paused)", default=default
+                f"New budget in {budgets.UNITS[kind]} (an amount or +N; q to stay paused)", default=default
             )
         except click.Abort:
             click.echo("")
@@ -218,10 +219,10 @@ def _ask_limit(opened: SessionHandle, use: BudgetUse) -> bool:
 def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) -> None:
     next_command = budgets.resume_command(opened.session_id, blocking)
     if not as_json:
-        say(f"session {opened.session_id} stays paused: it was not resumed")
+        say(f"session {opened.session_id} was not resumed: a budget is used up")
         for use in blocking:
             say(f"  {clean(use.describe())}")
-        say(f"  raise it: {next_command}")
+        say(f"  to raise it: {next_command}")
         return
     result = state.result(opened, opened.session_id)
     result["reached_budgets"] = [
@@ -239,7 +240,7 @@ def _advise(opened: SessionHandle, blocking: list[BudgetUse], *, as_json: bool) 
     say(json_text(result))
 
 
-SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
+SURVEY_GOAL = "Survey this folder: count its files and their bytes, by extension."
 
 
 def _speed(ctx: click.Context, param: click.Parameter, value: str) -> float | None:
@@ -258,82 +259,111 @@ approval_timeout_option = click.option(
     "--approval-timeout",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long a question waits before it is denied (headless: 0, unless a dashboard watches).",
+    help="Deny a question that is not answered within this time (headless: 0, unless a dashboard is open).",
 )
 
 
 def _project(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
         raise BadInput(
-            "--project: sessions do not share a budget any more; limit each with --budget-usd or --budget-tokens. What is"
-            " stored is removed by `wk budget --project NAME --remove`"
+            "--project: project budgets are no longer supported; use --budget-usd or --budget-tokens. `wk budget"
+            " --project NAME --remove` deletes a stored one"
         )
 
 
-def driving_options(function: Any) -> Any:
-    """The options that `demo` and `run` share."""
+_foreground_options = (
+    click.option(
+        "--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."
+    ),
+    approval_timeout_option,
+)
+_permission_options = (
+    click.option(
+        "--allow", multiple=True, metavar="TOOL",
+        help="Let a tool run without asking (repeatable). 'write:GLOB' allows writes to matching paths.",
+    ),
+    click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
+    click.option(
+        "--sandbox", type=click.Choice(SANDBOXES),
+        help="Confine bash: it can write only to the workspace and cannot read credentials (default: [sandbox] in the configuration).",
+    ),
+)  # fmt: skip
+
+
+def _speed_option(*, hidden: bool = False) -> Callable[[F], F]:
+    return click.option(
+        "--speed", callback=_speed, default="1", metavar="X|max", hidden=hidden,
+        help="Speed of the surveyor: 1 = like a model, max = no delay.",
+    )  # fmt: skip
+
+
+def session_options(function: Any) -> Any:
+    """The options of every new session."""
     for option in reversed(
         [
-            db_option,
-            json_option,
-            click.option("--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."),
-            click.option("--workspace", type=click.Path(path_type=Path), help="The folder to work in (default: this one)."),
-            click.option("--max-parallel", type=click.IntRange(1, 256), help="How many sub-agents work at a time."),
-            click.option("--context-tokens", type=click.IntRange(2_000), help="A smaller context window than the model's own."),
-            click.option("--budget-usd", type=click.FloatRange(0, min_open=True), help="Pause when this much is spent."),
-            click.option("--budget-tokens", type=click.IntRange(1), help="Pause after this many tokens, cache reads included."),
+            click.option("--workspace", type=click.Path(path_type=Path), help="The folder to work in (default: the current folder)."),
+            click.option("--max-parallel", type=click.IntRange(1, 256), help="Maximum number of sub-agents that run at the same time."),
+            click.option("--context-tokens", type=click.IntRange(2_000), help="Use a smaller context window than the model's."),
+            click.option(
+                "--memory", type=click.Choice(("summary", "observational")),
+                help="How to compact older messages (default: memory in the configuration).",
+            ),
+            click.option("--budget-usd", type=click.FloatRange(0, min_open=True), help="Pause when this cost is reached."),
+            click.option("--budget-tokens", type=click.IntRange(1), help="Pause after this many tokens, including cache reads."),
             click.option("--budget-turns", type=click.IntRange(1), help="Pause after this many model replies."),
-            click.option("--budget-seconds", type=click.FloatRange(0, min_open=True), help="Pause after this time hosted."),
+            click.option("--budget-seconds", type=click.FloatRange(0, min_open=True), help="Pause after this much run time."),
             click.option("--project", callback=_project, expose_value=False, hidden=True),
-            click.option(
-                "--speed", callback=_speed, default="1", metavar="X|max",
-                help="The surveyor's pace: 1 is a model's; max waits for nothing.",
-            ),
-            click.option(
-                "--allow", multiple=True, metavar="TOOL",
-                help="Let a tool run without asking (repeatable); 'write:GLOB': writes to these paths.",
-            ),
-            click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
-            click.option(
-                "--sandbox", type=click.Choice(SANDBOXES),
-                help="Confine bash: it writes only in the workspace and reads no credentials (default: [sandbox] in the configuration).",
-            ),
-            approval_timeout_option,
+            *_permission_options,
         ]
     ):  # fmt: skip
         function = option(function)
     return function
 
 
-@click.command()
-@driving_options
+def foreground_options(function: Any) -> Any:
+    """The options of a command that may run a session in the foreground."""
+    for option in reversed([db_option, json_option, *_foreground_options]):
+        function = option(function)
+    return function
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "wk demo # watch agents survey this folder",
+        "wk demo --headless --workspace src # print progress instead",
+    ),
+)
+@foreground_options
+@session_options
+@_speed_option()
 def demo(**options: Any) -> int:
     """Survey a folder with the offline surveyor: real files, real tools, no key and no network.
 
-    The surveyor is not a language model but a small deterministic program behind the same protocol. Kill it at
-    any moment, and `wk resume last` continues. Its result: `wk artifacts last SURVEY.md`.
+    The surveyor is a script, not a language model, but it uses the same protocol. You can kill it at any time:
+    `wk resume last` continues. `wk artifacts last SURVEY.md` prints the result.
     """
-    return _start(SURVEY_GOAL, SURVEYOR, options)
+    return start(SURVEY_GOAL, SURVEYOR, options)
 
 
-def _labels(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+def labels(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Labels of workers that are valid."""
     return tuple(check_label(label) for label in value)
 
 
-def queue_options(function: Any) -> Any:
-    """What `run` says about the worker that is to drive the session."""
+def placement_options(function: Any, *, hidden: bool = False) -> Any:
+    """What a queued session says about the worker that is to run it."""
     for option in reversed(
         [
-            click.option("--queue", "queued", is_flag=True, help="Leave it to a worker (`wk worker`), and print its id."),
             click.option(
-                "--on", "on", multiple=True, metavar="LABEL", callback=_labels,
-                help="With --queue: a label that the worker must have (repeatable; default: this machine's).",
+                "--on", "on", multiple=True, metavar="LABEL", callback=labels, hidden=hidden,
+                help="A label that the worker must have (repeatable; default: this machine's).",
             ),
             click.option(
-                "--git", "remote", metavar="REMOTE",
-                help="With --queue: the worker checks out a commit of this remote, in place of --workspace.",
+                "--git", "remote", metavar="REMOTE", hidden=hidden,
+                help="The worker checks out a commit from this remote instead of using --workspace.",
             ),
-            click.option("--commit", help="With --git: the commit (default: HEAD of the workspace)."),
+            click.option("--commit", hidden=hidden, help="With --git: the commit (default: HEAD of the workspace)."),
         ]
     ):  # fmt: skip
         function = option(function)
@@ -350,7 +380,7 @@ def _efforts(ctx: click.Context, param: click.Parameter, value: tuple[str, ...])
         effort = next((one for one in EFFORTS if one == named.strip().lower()), None)
         if effort is None:
             raise click.BadParameter(
-                f"{clean(named, 40)!r} is not an effort: give one of {', '.join(EFFORTS)}"
+                f"{clean(named, 40)!r} is not a valid effort; use one of {', '.join(EFFORTS)}"
             )
         found[role.strip() or ALL_ROLES] = effort
     return found
@@ -371,8 +401,8 @@ def _rules(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
             with Path(text[1:]).expanduser().open("rb") as file:
                 lines = file.read(MOST_RULES_BYTES + 1).decode().splitlines()
         except (OSError, ValueError) as error:
-            reason = "not text in UTF-8" if isinstance(error, ValueError) else error.strerror or str(error)
-            raise click.BadParameter(f"{clean(text[1:], 200)} cannot be read: {clean(reason, 200)}") from None
+            reason = "not UTF-8 text" if isinstance(error, ValueError) else error.strerror or str(error)
+            raise click.BadParameter(f"cannot read {clean(text[1:], 200)}: {clean(reason, 200)}") from None
         rules += [re.sub(r"^[-*] ", "", line.strip()) for line in lines if line.strip()]
     return tuple(rules)
 
@@ -382,66 +412,77 @@ rules_option = click.option(
     multiple=True,
     metavar="TEXT|@FILE",
     callback=_rules,
-    help="A rule for every agent of the session, or a file with one rule a line (repeatable).",
+    help="A rule for every agent in the session, or a file with one rule per line (repeatable).",
 )
 allow_model_option = click.option(
     "--allow-model",
     "allow_models",
     multiple=True,
     metavar="REF",
-    help="Allow roles of the workspace, and the planner, to use this model although it costs more than yours, or all of a"
-    " provider or program: 'anthropic/*' (repeatable).",
+    help="Let workspace roles and the planner use this model even if it costs more than yours."
+    " 'anthropic/*' allows all models of a provider (repeatable).",
 )
 
 
-@click.command()
-@click.argument("goal", required=False)
-@click.option(
-    "--from",
-    "from_session",
-    metavar="SESSION",
-    shell_complete=complete_session,
-    help="Continue the work of SESSION, own or imported, with its plan and facts. GOAL may then be left out."
-    " `last` is the session that was active last.",
+def goal_options(function: Any) -> Any:
+    """GOAL, and the options about the work and its models."""
+    for option in reversed(
+        [
+            click.argument("goal", required=False),
+            click.option(
+                "--from", "from_session", metavar="SESSION", shell_complete=complete_session,
+                help="Continue the work of SESSION (a Watchkeeper run or imported) with its plan and facts. GOAL is then optional."
+                " `last` is the most recently active session.",
+            ),
+            click.option(
+                "--model", metavar="REF", shell_complete=complete_model,
+                help="anthropic/<model>, openai/<model>, openai-chat/<model>, or offline/surveyor (default: from the"
+                " configuration).",
+            ),
+            click.option(
+                "--base-url", metavar="URL", callback=local_url,
+                help="With --model: a server on this machine, such as http://127.0.0.1:11434. No key is sent.",
+            ),
+            click.option(
+                "--effort", "efforts", multiple=True, metavar="EFFORT|ROLE=EFFORT", callback=_efforts,
+                help="Reasoning effort: off, low, medium, high, xhigh or max, for all roles or one (repeatable; default:"
+                " the configuration or the model's default). A model without that level uses the nearest one.",
+            ),
+            rules_option,
+            allow_model_option,
+            _speed_option(hidden=True),
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _earlier_options(function: Any) -> Any:
+    """Options that are now options of `wk worker queue` and `wk resume --program`; they still work."""
+    for option in reversed(
+        [
+            click.option("--queue", "queued", is_flag=True, hidden=True),
+            click.option("--agent", hidden=True),
+            click.option("--continue", "thread", hidden=True),
+            click.option("--yes", is_flag=True, hidden=True),
+        ]
+    ):
+        function = option(function)
+    return placement_options(function, hidden=True)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        'wk run "Fix the failing tests" # start, and open the dashboard',
+        'wk run --headless --budget-usd 2 "Fix them" # pause at $2',
+    ),
 )
-@click.option(
-    "--model",
-    metavar="REF",
-    shell_complete=complete_model,
-    help="anthropic/<model>, openai/<model>, openai-chat/<model>, or offline/surveyor (default: from the"
-    " configuration).",
-)
-@click.option(
-    "--base-url",
-    metavar="URL",
-    callback=local_url,
-    help="With --model: a server on this machine, such as http://127.0.0.1:11434. It gets no key.",
-)
-@click.option(
-    "--effort",
-    "efforts",
-    multiple=True,
-    metavar="EFFORT|ROLE=EFFORT",
-    callback=_efforts,
-    help="How much the models think: off, low, medium, high, xhigh or max, for all roles or for one (repeatable; default:"
-    " from the configuration, else the model's own). A model that lacks it uses the nearest.",
-)
-@rules_option
-@allow_model_option
-@click.option("--agent", metavar="PROGRAM", help="With --continue: codex, claude-code or opencode.")
-@click.option(
-    "--continue",
-    "thread",
-    metavar="THREAD",
-    help="Go on with a session of PROGRAM that was begun outside (its id, a unique beginning, or its file); GOAL is its next"
-    " message.",
-)
+@goal_options
 @click.option("--detach", is_flag=True, help="Start in the background and return, without the dashboard.")
-@queue_options
-@click.option(
-    "--yes", is_flag=True, help="With --continue: do not ask whether nothing else uses the session."
-)
-@driving_options
+@foreground_options
+@session_options
+@_earlier_options
 def run(
     goal: str | None,
     from_session: str | None,
@@ -451,26 +492,32 @@ def run(
     yes: bool,
     **options: Any,
 ) -> int:
-    """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
+    """Start a session towards GOAL: a planner makes a plan, and sub-agents work on its tasks.
 
-    With a terminal, it runs in a background process (the host) and the dashboard opens; quitting the dashboard
-    can leave it running. With --headless, or without a terminal, it runs in the foreground.
+    In a terminal, the session runs in a background process (the host) and the dashboard opens. The session keeps
+    running when you quit the dashboard. With --headless, or without a terminal, it runs in the foreground.
 
-    Without --model and without `model` in the configuration, it asks which model to use; without a terminal, it
-    refuses.
+    Without --model and without `model` in the configuration, the command asks which model to use; without a terminal,
+    it fails. `wk worker queue` leaves the work to another machine. `wk resume --program` continues a session of
+    another program.
     """
-    if goal is None and from_session is None:
+    if agent is not None and thread is not None and goal is not None:
+        say_renamed("run --agent PROGRAM --continue THREAD", "resume --program PROGRAM THREAD MESSAGE")
+        return _continue_outside(agent, thread, goal, model, options, yes=yes)
+    if agent is not None or thread is not None:
         raise click.UsageError(
-            'say what should be done: wk run "GOAL", or which session to continue: --from SESSION'
+            "to continue a session from another program, use: wk resume --program PROGRAM THREAD MESSAGE"
         )
-    if goal is not None and not goal.strip():
-        raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
-    if (agent is None) != (thread is None) or (thread is not None and goal is None):
-        raise click.UsageError(
-            'a session that was begun outside: wk run --agent PROGRAM --continue THREAD "MESSAGE"'
-        )
-    outside = _outside(agent, thread, options, yes) if agent is not None and thread is not None else None
-    return _start(goal, model, options, from_session, outside)
+    if options["queued"]:
+        say_renamed("run --queue", "worker queue")
+    return start(goal, model, options, from_session)
+
+
+def _continue_outside(
+    program: str, thread: str, message: str, model: str | None, options: dict[str, Any], *, yes: bool
+) -> int:
+    """Continue a session of another program, which becomes a sub-agent of a new session."""
+    return start(message, model, options, outside=_outside(program, thread, options, yes))
 
 
 SECONDS_AT_REST = 60.0
@@ -478,7 +525,7 @@ SECONDS_AT_REST = 60.0
 
 
 def _outside(agent: str, thread: str, options: dict[str, Any], yes: bool) -> dict[str, str]:
-    """The session of a program that is to be gone on with. The workspace becomes its folder.
+    """The session of another program that is to be continued. The workspace becomes its folder.
 
     Raises:
         BadInput: it is not known, or something else may be using it.
@@ -491,46 +538,46 @@ def _outside(agent: str, thread: str, options: dict[str, Any], yes: bool) -> dic
     reader = by_name(program.reader) if program is not None and program.reader else None
     if program is None or reader is None:
         raise BadInput(
-            f"--agent {clean(agent, 60)}: sessions of codex, claude-code and opencode can be continued"
+            f"cannot continue sessions from {clean(agent, 60)!r}; use codex, claude-code or opencode"
         )
     environ = program.environment(os.environ, "")
     try:
         found = find_sessions(reader, thread, environ, Path(environ.get("HOME") or Path.home()))
     except OSError as error:
-        raise BadInput(f"the sessions of {program.label} cannot be read: {error}") from None
+        raise BadInput(f"cannot read the sessions of {program.label}: {error}") from None
     if len(found) != 1:
         named = ", ".join(clean(one.session, 60) for one in found[:5])
         what = (
-            f"means several sessions: {named}"
+            f"matches several sessions: {named}"
             if found
-            else "is no session of it here; give its id or its file"
+            else "does not match any session; specify an id or a file"
         )
         raise BadInput(f"{program.label}: {clean(thread, 200)} {what}")
     one = found[0]
     if not one.folder or not Path(one.folder).is_dir():
-        raise BadInput(f"the folder of the session is not there: {clean(one.folder or 'unknown', 300)}")
+        raise BadInput(f"the session folder does not exist: {clean(one.folder or 'unknown', 300)}")
     if (
         options["workspace"] is not None
         and options["workspace"].expanduser().resolve() != Path(one.folder).resolve()
     ):
-        raise BadInput(f"the session works in {clean(one.folder, 300)}; leave --workspace out")
+        raise BadInput(f"the session's workspace is {clean(one.folder, 300)}; omit --workspace")
     options["workspace"] = Path(one.folder)
     _refuse_worked_on(database_path(options["db"]), one.session)
     if (holder := _holder(one.path, one.session)) is not None:
-        raise BadInput(f"process {holder} uses the session; end it first, or two would write to it")
+        raise BadInput(f"process {holder} is using the session; end it first")
     if program.name != "codex":  # which refuses a second holder itself
         seconds = time.time() - one.changed_at
         if seconds < SECONDS_AT_REST:
             raise BadInput(
-                f"the session changed {max(seconds, 0):.0f} s ago, so something may use it; end that, and wait a minute"
+                f"the session changed {max(seconds, 0):.0f} s ago and may be in use; close it and wait a minute"
             )
         warning = (
-            f"{program.label} lets two programs write to one session, and then work is lost. Close the session wherever"
-            " else it is open"
+            f"{program.label} lets two programs write to one session, which can lose work. Close the session "
+            "everywhere else"
         )
         if not yes and not may_ask(as_json=bool(options["as_json"])):
-            raise BadInput(f"{warning}, then give --yes")
-        if not yes and not click.confirm(f"{warning}. Go on?", default=False, err=True):
+            raise BadInput(f"{warning}, then pass --yes")
+        if not yes and not click.confirm(f"{warning}. Continue?", default=False, err=True):
             raise click.Abort
     return {
         "program": program.name, "session": one.session, "transcript": str(one.path.resolve()), "folder": one.folder,
@@ -545,50 +592,60 @@ def _refuse_worked_on(path: Place, program_session: str) -> None:
     if not database.is_there(path):
         return
     opened = SessionHandle(path)
-    row = opened.one(
-        f"SELECT {AGENT_NAME}, a.session_id FROM agent_programs p JOIN agents a ON a.id = p.agent_id JOIN sessions s ON s.id ="  # noqa: S608
-        " a.session_id WHERE p.program_session = ? AND s.status IN ('running', 'paused')",
-        (program_session,),
-    )
-    if row is not None:
-        raise BadInput(f"the agent {clean(row[0], 60)} of session {row[1]} works on it already")
+    found = agents.at_work_on(opened, program_session)
+    if found is not None:
+        raise BadInput(f"agent {clean(found[0], 60)} of session {found[1]} is already working on it")
 
 
 def _holder(path: Place, program_session: str) -> int | None:
     """A process that has the file open, or names the session in its command; not this one and those that started it."""
-    own, parent = set(), os.getpid()
-    while parent > 1 and parent not in own:
-        own.add(parent)
-        with suppress(OSError, ValueError, IndexError):
-            stat = Path(f"/proc/{parent}/stat").read_text()
-            parent = int(stat.rpartition(")")[2].split()[1])
+    own = {os.getpid(), *proc.parents_of(os.getpid())}
     beside = {str(path.resolve()) + end for end in ("", "-wal", "-shm")} if isinstance(path, Path) else set()
-    for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) in own:
-            continue
-        with suppress(OSError):
-            if program_session.encode() in (process / "cmdline").read_bytes():
-                return int(process.name)
-            for one in (process / "fd").iterdir():
-                with suppress(OSError):
-                    if os.readlink(one) in beside:
-                        return int(process.name)
+    for pid in proc.processes():
+        if pid not in own and (
+            program_session.encode() in proc.file_of(pid, "cmdline")
+            or any(one in beside for one in proc.open_files_of(pid))
+        ):
+            return pid
     return None
 
 
-@click.command()
-@session_argument
-@click.argument("agent", required=False)
-@db_option
-@json_option
-@click.option(
-    "--headless", is_flag=True, help="Run in the foreground and print progress, without the dashboard."
+def _for_programs(function: Any) -> Any:
+    """Options of `wk resume --program`."""
+    for option in reversed(
+        [
+            click.option("--model", metavar="REF", shell_complete=complete_model, help="With --program: the planner's model."),
+            click.option("--allow", multiple=True, metavar="TOOL", help="With --program: same as for `wk run`."),
+            click.option("--deny", multiple=True, metavar="TOOL", help="With --program: same as for `wk run`."),
+            click.option("--sandbox", type=click.Choice(SANDBOXES), help="With --program: same as for `wk run`."),
+            click.option("--yes", is_flag=True, help="With --program: skip the in-use check."),
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "wk resume last # continue the newest run",
+        "wk resume last --budget-usd +2 # allow two more dollars",
+    ),
 )
+@click.argument("session", metavar="SESSION", shell_complete=complete_session)
+@click.argument("agent", required=False, metavar="[AGENT|MESSAGE]")
+@foreground_options
 @click.option("--detach", is_flag=True, help="Continue in the background and return.")
-@click.option("--queue", "queued", is_flag=True, help="Leave it to a worker, and return.")
-@approval_timeout_option
+@click.option("--queue", "queued", is_flag=True, help="Queue it for a worker and return.")
 @allow_model_option
 @new_budget_options
+@click.option(
+    "--program",
+    metavar="PROGRAM",
+    help="Continue a session that was started in codex, claude-code or opencode. SESSION is its id, a unique prefix or"
+    " its file; MESSAGE is the next message.",
+)
+@_for_programs
 @explains_last(ACTS)
 def resume(
     session: str,
@@ -600,25 +657,48 @@ def resume(
     queued: bool,
     approval_timeout: float | None,
     allow_models: tuple[str, ...],
+    program: str | None,
+    model: str | None,
+    allow: tuple[str, ...],
+    deny: tuple[str, ...],
+    sandbox: str | None,
+    yes: bool,
     **limits: str | None,
 ) -> int:
     """Continue SESSION from the last saved step, with its plan, queue and every agent's memory. With AGENT,
     resume only that agent.
 
-    If a budget is used up, it shows the use and asks for a new limit; without a terminal, give one: `wk resume
-    last --budget-usd +2`. If the host is about to end, for example after `wk pause`, it waits up to 30 s.
+    If a budget is used up, the command shows the usage and asks for a new limit. Without a terminal, give one: `wk
+    resume last --budget-usd +2`. If the background process is about to end, for example after `wk pause`, the command
+    waits up to 30 s.
     """
     from watchkeeper.runtime.control import FINAL, check_configuration, check_resume, nothing_to_resume
     from watchkeeper.runtime.lifecycle import SessionSettings
     from watchkeeper.runtime.run_session import allow_more_models
 
-    opened = open_for_control(db, session)
     typed = typed_budgets(limits)
+    if program is not None:
+        if agent is None or not agent.strip():
+            raise click.UsageError(
+                "--program requires the next message: wk resume --program PROGRAM THREAD MESSAGE"
+            )
+        if queued:
+            raise BadInput("a session from another program can continue only on this machine; omit --queue")
+        options = {
+            "db": db, "as_json": as_json, "headless": headless, "detach": detach, "approval_timeout": approval_timeout,
+            "allow_models": allow_models, "allow": allow, "deny": deny, "sandbox": sandbox, "workspace": None,
+            "max_parallel": None, "context_tokens": None, "memory": None, "speed": 1.0,
+            **{f"budget_{kind}": _first_limit(kind, text) for kind, text in typed.items()},
+        }  # fmt: skip
+        return _continue_outside(program, session, agent, model, options, yes=yes)
+    if model or allow or deny or sandbox or yes:
+        raise BadInput("--model, --allow, --deny, --sandbox and --yes need --program")
+    opened = open_for_control(db, session)
     if agent is not None:
         from watchkeeper.cli.control import command
 
         if typed:
-            raise BadInput("a new budget is the session's or a task's: `wk budget`, or resume the session")
+            raise BadInput("an agent has no budget; set one for the session or a task with `wk budget`")
         return command(opened, "resume", as_json, agent_id=opened.agent(agent))
     _await_others(opened)
     status = opened.status
@@ -629,16 +709,15 @@ def resume(
         if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
-    workspace, model, stored = opened.one(
-        "SELECT workspace, model, settings FROM sessions WHERE id = ?", (opened.session_id,)
-    )
+    stored = sessions.require(opened, opened.session_id)
+    workspace = Path(stored.workspace)
     if queued:
         return _resume_queued(opened, typed, as_json=as_json)
-    check_configuration(Path(workspace))
+    check_configuration(workspace)
     check_resume(opened.path, opened.session_id, environment="this shell")
-    allowed = (*SessionSettings.load(stored).allow_models, *allow_models)
+    allowed = (*SessionSettings.load(stored.settings).allow_models, *allow_models)
     asking = may_ask(as_json=as_json)
-    confirmed = confirm_roles(Path(workspace), model, allowed, may_ask=asking, show=headless and not as_json)
+    confirmed = confirm_roles(workspace, stored.model, allowed, may_ask=asking, show=headless and not as_json)
     if allow_models or confirmed:
         allow_more_models(opened.path, opened.session_id, (*allow_models, *confirmed))
     foreground = headless or as_json or not is_terminal()
@@ -650,16 +729,26 @@ def resume(
     )  # fmt: skip
 
 
+def _first_limit(kind: str, text: str) -> float:
+    """The first budget of a session: there is nothing yet that `+N` could raise.
+
+    Raises:
+        BadInput: it is not a number.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"--budget-{kind}: {clean(text, 40)!r} is not a number") from None
+
+
 def _resume_queued(opened: SessionHandle, typed: dict[str, str], *, as_json: bool) -> int:
     """Leave a session to the workers; one that was never queued to those of this machine."""
     from watchkeeper.runtime.run_session import queue_without_host
 
     if not raise_reached(opened, typed, ask=is_terminal() and not as_json, as_json=as_json):
         return PAUSED_EXIT
-    folder = opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]
-    queue_without_host(
-        opened.path, opened.session_id, Needs((f"host:{socket.gethostname()}",), path=str(folder))
-    )
+    folder = sessions.require(opened, opened.session_id).workspace
+    queue_without_host(opened.path, opened.session_id, Needs((f"host:{socket.gethostname()}",), path=folder))
     return respond(
         as_json,
         {"session": opened.session_id, "status": "queued"},
@@ -689,12 +778,12 @@ def _await_others(opened: SessionHandle) -> None:
         return
     if library.goes_on(opened.connection, session):
         raise DrivenElsewhere(
-            f"session {session} already runs in a background process (pid {holder.pid}); watch it with `wk watch"
+            f"session {session} is already running in a background process (pid {holder.pid}); watch it with `wk watch"
             f" {session}`"
         )
     raise DrivenElsewhere(
-        f"a host (pid {holder.pid}) still carries out an earlier command of session {session}; resume it"
-        f" when that is done (`wk watch {session}`)"
+        f"a background process (pid {holder.pid}) is still finishing an earlier command of session {session}; resume"
+        f" it afterwards (`wk watch {session}`)"
     )
 
 
@@ -706,18 +795,18 @@ def _needs(options: dict[str, Any], workspace: Path) -> Needs | None:
     on, remote, commit = options.get("on", ()), options.get("remote"), options.get("commit")
     if not options.get("queued"):
         if on or remote or commit:
-            raise click.UsageError("--on, --git and --commit are for sessions that are queued: add --queue")
+            raise click.UsageError("--on, --git and --commit are options of `wk worker queue`")
         return None
-    if options["headless"] or options.get("detach"):
-        raise click.UsageError("a queued session is driven by a worker: leave --headless and --detach out")
+    if options.get("headless") or options.get("detach"):
+        raise click.UsageError("a worker runs queued sessions; omit --headless and --detach")
     if remote is None:
         if commit is not None:
-            raise click.UsageError("--commit is a commit of a remote: add --git REMOTE")
+            raise click.UsageError("--commit requires --git REMOTE")
         if not on or workspace.exists():
             return Needs(on or (f"host:{socket.gethostname()}",), path=str(workspace.resolve()))
         if not workspace.is_absolute():
             raise BadInput(
-                f"the workspace {workspace} is not here; for a folder of the worker, give its whole path"
+                f"the workspace {workspace} does not exist here; for a folder on the worker, give an absolute path"
             )
         return Needs(on, path=str(workspace))
     from watchkeeper.runtime.worker import check_remote, full_commit
@@ -727,13 +816,22 @@ def _needs(options: dict[str, Any], workspace: Path) -> Needs | None:
     return Needs(on, remote=remote, commit=commit)
 
 
-def _start(
+def start(
     goal: str | None,
     model: str | None,
     options: dict[str, Any],
     from_session: str | None = None,
     outside: dict[str, str] | None = None,
 ) -> int:
+    """Create a session, and run it or leave it to a worker; returns the exit code.
+
+    Raises:
+        click.UsageError, BadInput, NotFound: something cannot be used; nothing was written.
+    """
+    if goal is None and from_session is None:
+        raise click.UsageError('give a goal, as in wk run "GOAL", or a session to continue: --from SESSION')
+    if goal is not None and not goal.strip():
+        raise BadInput('the goal is empty; describe the work: wk run "GOAL"')
     from watchkeeper.runtime.config import session_efforts
     from watchkeeper.runtime.control import check_configuration, check_key, refuse_agents
     from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, check_workspace, create_session
@@ -747,7 +845,7 @@ def _start(
     )
     if elsewhere:
         if outside is not None:
-            raise BadInput("a session that was begun outside is continued where it is; leave --git out")
+            raise BadInput("a session from another program can continue only on this machine; omit --git")
         workspace = Path("/")
     else:
         check_workspace(workspace, path)
@@ -761,12 +859,12 @@ def _start(
         model = outside["model"]
     base_url = options.get("base_url")
     if base_url is not None and not model:
-        raise click.UsageError("--base-url needs --model, a model of that server")
+        raise click.UsageError("--base-url needs --model with a model on that server")
     chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
     if base_url is not None:
         chosen = ChosenModel(chosen.ref, base_url)
     ref = chosen.ref
-    headless = not options.get("detach") and (bool(options["headless"]) or as_json or not is_terminal())
+    headless = not options.get("detach") and (bool(options.get("headless")) or as_json or not is_terminal())
     limits = {kind: float(amount) for kind, amount in typed_budgets(options).items()}
     _check_model(ref, config, limits)
     if needs is None:  # else the worker's key counts
@@ -794,6 +892,7 @@ def _start(
         settings=SessionSettings(
             max_parallel=options["max_parallel"] or config.max_parallel,
             context_tokens=options["context_tokens"],
+            memory=options["memory"],
             speed=options["speed"],
             allow=tuple(options["allow"]),
             deny=tuple(options["deny"]),
@@ -853,8 +952,8 @@ def _carried(path: Place, name: str, workspace: Path, *, quiet: bool) -> Continu
         )
         if carried.workspace != str(workspace.resolve()):
             say(
-                f"  it worked in {clean(carried.workspace)}; this run works in {clean(workspace.resolve())}"
-                " (--workspace chooses)"
+                f"  its workspace was {clean(carried.workspace)}; this run uses {clean(workspace.resolve())}"
+                " (change with --workspace)"
             )
     return carried
 
@@ -869,7 +968,7 @@ def _check_roles(efforts: Mapping[str, Effort], workspace: Path) -> None:
         roles = load_roles(workspace, config_folder())
         for name in sorted(named - roles.keys()):
             raise BadInput(
-                f"--effort: there is no role {clean(name, 60)!r}; there are {', '.join(sorted(roles))}"
+                f"--effort: unknown role {clean(name, 60)!r}; the roles are {', '.join(sorted(roles))}"
             )
 
 
@@ -881,7 +980,7 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
     if program is not None:
         if program.path(os.environ) is None:
             raise BadInput(
-                f"{program.label} is not installed: no program {program.arguments[0]}; see `wk doctor`"
+                f"{program.label} is not installed: {program.arguments[0]} not found; see `wk doctor`"
             )
         return  # what its calls cost is known when its own record tells of them
     if ref != SURVEYOR:
@@ -894,7 +993,7 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
 
         if not is_priced(ref):
             raise BadInput(
-                f"the price of {ref} is unknown, so --budget-usd cannot be kept; use --budget-tokens"
+                f"the price of {ref} is unknown, so --budget-usd cannot be enforced; use --budget-tokens"
             )
 
 
@@ -916,7 +1015,7 @@ def _check_sandbox(
             user=config.permissions, allow=frozenset(options["allow"]), deny=frozenset(options["deny"])
         )
         if rules.resolve("bash") is Permission.ALLOW:
-            click.echo("wk: bash runs without asking and is not confined (see `--sandbox`)", err=True)
+            click.echo("wk: bash runs without approval and without a sandbox (see `--sandbox`)", err=True)
         return
     refuse_program(sandbox, ref, load_programs(config.agents))
     if workspace is not None:
@@ -967,7 +1066,7 @@ def _drive(
         return respond(
             as_json,
             {"session": session_id, "status": "running", "host": {"pid": pid}},
-            f"session {session_id} runs in the background; watch it with `wk watch {session_id}`",
+            f"session {session_id} is running in the background; watch it with `wk watch {session_id}`",
         )
     from watchkeeper.cli.watch import open_dashboard
 

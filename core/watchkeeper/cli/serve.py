@@ -35,6 +35,7 @@ from watchkeeper.cli.guard import (
     new_token,
     token_file,
 )
+from watchkeeper.cli.help import Command
 from watchkeeper.cli.options import awaited_database_path, complete_session, db_option, find_session
 from watchkeeper.records.errors import BadInput, MissingExtra, reason_of
 from watchkeeper.records.process_secrets import handed_over
@@ -194,7 +195,9 @@ class DashboardServer:
         from aiohttp import web
 
         if self._viewers >= MOST_VIEWERS:
-            return web.Response(status=503, text=f"{MOST_VIEWERS} browsers have it open already; close one\n")
+            return web.Response(
+                status=503, text=f"{MOST_VIEWERS} browsers have the dashboard open; close one\n"
+            )
         self._viewers += 1
         try:
             with self._guard.hold(request["session"]) as seconds:
@@ -230,7 +233,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
             one.listen(128)
             sockets.append(one)
         if not sockets:
-            raise OSError(f"{host} has no address here")
+            raise OSError(f"{host} has no usable address on this machine")
         undo.pop_all()
     return sockets
 
@@ -238,26 +241,32 @@ def bind(host: str, port: int) -> list[socket.socket]:
 DEFAULT_PORT = 8765
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk serve # local address, with a token",
+        "wk serve last --port 0 # one session, on a free port",
+    ),
+)
 @click.argument("session", required=False, shell_complete=complete_session)
 @click.option(
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on. Any but this machine's own needs a token that you choose.",
+    help="The address to listen on. Other addresses require your own token.",
 )
 @click.option(
     "--port",
     default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="0 takes any free port.",
+    help="0 = pick a free port.",
 )
 @click.option(
     "--token",
     envvar="WATCHKEEPER_SERVE_TOKEN",
     default="",
-    help="Use this instead of a random token. Other users can read it in the list of processes; set WATCHKEEPER_SERVE_TOKEN instead.",
+    help="Your own token. Other users can see it in the process list; to hide it, set WATCHKEEPER_SERVE_TOKEN instead.",
 )
 @db_option
 @click.pass_context
@@ -265,23 +274,22 @@ def serve(ctx: click.Context, session: str | None, host: str, port: int, token: 
     """Show the dashboard in a browser until interrupted. Anyone with the printed address can do everything
     that the dashboard does.
 
-    The address holds a random token; it is also in a file that only you can read. A browser that opens it gets
-    a session, which ends after an hour without use, after a day, and with this command.
+    The address contains a random token; it is also in a file that only you can read. The browser's login expires
+    after an hour of inactivity, after a day, or when this command ends.
     """
     if find_spec("textual_serve") is None:
         raise MissingExtra("wk serve", "serve")
     if not is_loopback(host) and not token:
         raise BadInput(
-            f"{host} can be reached by others, who could act on your runs; set WATCHKEEPER_SERVE_TOKEN to a"
-            " token of"
+            f"other machines can reach {host} and control your runs; set WATCHKEEPER_SERVE_TOKEN to a token of"
             f" {SHORTEST_TOKEN} characters or more (python -c 'import secrets;"
             " print(secrets.token_urlsafe())')"
         )
     if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise BadInput(f"the token must be {SHORTEST_TOKEN} printable ASCII characters or more")
+        raise BadInput(f"the token must be at least {SHORTEST_TOKEN} printable ASCII characters")
     if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
         click.echo(
-            "wk: every user of this machine can read --token in the list of processes; set"
+            "wk: all users of this machine can read --token in the process list; set"
             " WATCHKEEPER_SERVE_TOKEN instead",
             err=True,
         )
@@ -302,7 +310,7 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
         sockets = bind(host, port)
     except OSError as error:
         raise BadInput(
-            f"{shown}:{port} cannot be listened on ({reason_of(error)}); choose another --port or --host"
+            f"cannot listen on {shown}:{port} ({reason_of(error)}); choose another --port or --host"
         ) from None
     port = sockets[0].getsockname()[1]
     # Printed only now that the port is ours: another user's listener there would receive the token.
@@ -314,19 +322,16 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
     with ExitStack() as ending:
         for one in sockets:
             ending.callback(one.close)
-        click.echo(f"the dashboard is at {address} · Ctrl+C ends it")
+        click.echo(f"the dashboard is at {address} · Ctrl+C stops it")
         try:
             place = ending.enter_context(
                 token_file(database.user_data_place().parent / "listeners", "serve", address)
             )
             click.echo(f"the address is also in {place}, which only you can read")
         except OSError as error:
-            click.echo(f"wk: the address could not be written into a file ({reason_of(error)})", err=True)
+            click.echo(f"wk: could not write the address to a file ({reason_of(error)})", err=True)
         if not is_loopback(host):
-            click.echo(
-                "what it shows and what you type is not encrypted; put a proxy with TLS before it on a"
-                " network you do not trust"
-            )
+            click.echo("the connection is not encrypted; on an untrusted network, use a TLS proxy")
         sys.stdout.flush()
         DashboardServer(command, host=host, port=port, guard=guard).serve_on(sockets)
     return 0

@@ -1,4 +1,4 @@
-"""Commands that only read: `wk sessions`, `wk show`, `wk artifacts` and `wk export`.
+"""Commands that only read: `wk sessions`, `wk show`, `wk artifacts`, `wk usage` and `wk export`.
 
 They read the database file, so they work whether a session runs or not. Only a search writes: it brings the
 index of messages up to date, if that is possible and quick.
@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from watchkeeper.cli.help import Command
 from watchkeeper.cli.options import (
     SessionHandle,
     clean,
@@ -30,21 +32,25 @@ from watchkeeper.cli.options import (
     state_word,
 )
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
-from watchkeeper.records.text import clock_text, cost_text, countdown, plural
+from watchkeeper.records.quota import Quota, owner_name, quota_words, window_name
+from watchkeeper.records.readers import UNIT_ROLES
+from watchkeeper.records.text import clock_text, cost_text, countdown, plural, tokens_text
 from watchkeeper.records.usage_limits import UsageLimit, limit_text
-from watchkeeper.records.waiting import waiting_word
+from watchkeeper.records.waiting import UNKNOWN, waiting_word
 from watchkeeper.store import artifacts as artifact_store
-from watchkeeper.store import database, driver, state
+from watchkeeper.store import database, driver, plans, state
 from watchkeeper.store.agents import load_worktrees
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.lease import probe_all
-from watchkeeper.store.names import TASK_NAME, agent_label, task_name, with_role
+from watchkeeper.store.messages import redactions
+from watchkeeper.store.names import agent_label, task_name, with_role
 from watchkeeper.store.outcome import text_lines
 from watchkeeper.store.place import Place, user_redactor
+from watchkeeper.store.quota import load_quotas
 from watchkeeper.store.receipts import session_receipts
-from watchkeeper.store.search.index import index_until, unindexed
-from watchkeeper.store.statistics import GROUPS, UsageRow, models_used
+from watchkeeper.store.statistics import GROUPS, Burn, UsageRow, burn, models_used
 from watchkeeper.store.statistics import usage as usage_by
 from watchkeeper.store.workers import Needs, queue_state
 
@@ -60,7 +66,13 @@ GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "ca
           "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†", "ended": "□"}  # fmt: skip
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk sessions # newest first",
+        'wk sessions --search "parser state:done" # words and filters',
+    ),
+)
 @click.option(
     "--search", metavar="TEXT", help="Only sessions that match these words and filters (state:done)."
 )
@@ -68,10 +80,10 @@ GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "ca
 @db_option
 @json_option
 def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) -> int:
-    """List the sessions, the one active last first, up to --limit.
+    """List up to --limit sessions: live Watchkeeper runs first, then the most recently active.
 
-    --search looks in goals, tasks, facts, names of artifacts and every message; "in quotation marks" is a
-    phrase. Filters: state: model: tag: workspace: user: id: cost>1 cost<1 since:2026-11-01 before: compacted.
+    --search covers goals, tasks, facts, artifact names and all messages; quotation marks enclose a phrase.
+    Filters: state: model: tag: workspace: user: id: cost>1 cost<1 since:2026-11-01 before: compacted.
     """
     path = database_path(db)
     rows: list[dict[str, Any]] = []
@@ -85,16 +97,16 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
         )
     if len(rows) > limit:
         del rows[limit:]
-        what = "sessions" if search is None else "sessions that match"
-        click.echo(
-            f"wk: only the {limit:,} {what} that were active last are listed; --limit shows more", err=True
-        )
+        what = "sessions" if search is None else "matching sessions"
+        click.echo(f"wk: showing the {limit:,} most recently active {what}; --limit shows more", err=True)
     hosted = probe_all(path, [row["id"] for row in rows if row["status"] == "running"])
     for row in rows:
         row["live"] = row["id"] in hosted
         row["queued"] = row["status"] == "running" and not row["live"] and row["queued_at"] is not None
-    nowhere = "" if database.is_there(path) else f": there is no database at {clean(path)}"
-    none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`, or `wk import claude`"
+    if search is None:
+        rows.sort(key=lambda row: imported_from(row["origin"]) is not None or not row["live"])
+    nowhere = "" if database.is_there(path) else f": no database at {clean(path)}"
+    none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`, or run `wk import claude`"
     empty = "no sessions" + (f" with {search!r}" if search and not nowhere else none_yet)
     return respond(as_json, rows, _session_lines(rows), empty=empty)
 
@@ -130,8 +142,8 @@ def _found_sessions(opened: SessionHandle, search: str, limit: int) -> list[dict
         raise StoreUnusable(driver.explain(opened.path, error)) from error
     if not complete:
         click.echo(
-            f"wk: after {SEARCHING_SECONDS:.0f} s the older messages were not searched; narrow it with more"
-            " words, or search again",
+            f"wk: search stopped after {SEARCHING_SECONDS:.0f} s without reaching older messages; add words or search "
+            "again",
             err=True,
         )
     return rows
@@ -153,7 +165,7 @@ def _match_line(found: dict[str, Any]) -> str:
 
 def _update_index(opened: SessionHandle) -> None:
     """Index new messages for a while. If the file cannot be written, the search reads what is not indexed."""
-    if unindexed(opened.connection) == 0:
+    if index_of(opened.connection).unindexed() == 0:
         return
     try:
         connection = database.open_writable(opened.path)
@@ -162,14 +174,20 @@ def _update_index(opened: SessionHandle) -> None:
     try:
         if isinstance(opened.path, Path):
             connection.execute("PRAGMA synchronous=NORMAL")
-        index_until(connection, seconds=INDEXING_SECONDS)
+        index_of(connection).index_until(seconds=INDEXING_SECONDS)
     except sqlite3.OperationalError:
         return  # for example a full disk
     finally:
         connection.close()
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk show # the most recently active session",
+        "wk show last --json # all of its state, for a script",
+    ),
+)
 @last_session_argument
 @db_option
 @json_option
@@ -224,7 +242,7 @@ def _queue_lines(queue: dict[str, Any]) -> Iterator[str]:
     """Why a session waits."""
     yield (
         f"  queued {day_and_minute(queue['queued_at'])} for {clean(Needs.from_json(queue['needs']).describe())};"
-        f" {plural(queue['workers'], 'worker') if queue['workers'] else 'no worker'} there"
+        f" {plural(queue['workers'], 'matching worker') if queue['workers'] else 'no matching worker'}"
     )
     for one in queue["refusals"]:
         yield f"    {one['worker']} on {clean(one['machine'], 40)}: {clean(one['reason'], 300)}"
@@ -271,7 +289,7 @@ def _summary_lines(session: dict[str, Any], host: str, *, ended: bool) -> Iterat
         if role["source"] == "built-in":
             continue
         wanted = role["unconfirmed"]
-        asks = f"   asks for {clean(wanted, 80)}, which costs more" if wanted else ""
+        asks = f"   requests {clean(wanted, 80)}, which costs more" if wanted else ""
         yield (
             f"  role {clean(role['role'], 40)}  {clean(role['source'], 80)}  {clean(role['model'], 80)}{asks}"
         )
@@ -318,13 +336,32 @@ def _named_task(task: dict[str, Any]) -> str:
     return with_role(task_name(task["name"], task["title"], task["role"]), task["role"])
 
 
+def _glyph(agent: dict[str, Any]) -> str:
+    return "-" if agent["state"] == UNKNOWN else GLYPHS.get(agent["status"], "?")
+
+
+def _unit_line(unit: dict[str, Any], name: str) -> str:
+    """A workflow's run or phase, with what its agents used, or a command in the background."""
+    below = unit["below"] or {}
+    said = f"  {_glyph(unit)} {unit['id']} {name} {unit['state']:<9}"
+    if below.get("agents"):
+        said += (
+            f" {plural(below['agents'], 'agent')} {below['tokens']['total']:>10,} tok {cost_of(below):>10}"
+        )
+    reason = unit["status_reason"]
+    return f"{said} {clean(reason, 200)}" if reason else said.rstrip()
+
+
 def _agent_lines(agent: dict[str, Any], cells: int) -> Iterator[str]:
     used, percent = agent["context"]["used"], agent["context"]["percent"]
     share = f"{percent:>3}%" if percent is not None else "   -"
     name = clean(agent_label(agent["name"], agent["role"], agent["task_id"]), cells)
+    if agent["role"] in UNIT_ROLES:
+        yield _unit_line(agent, f"{name:<{cells}}")
+        return
     yield (
-        f"  {GLYPHS.get(agent['status'], '?')} {agent['id']} {name:<{cells}}"
-        f" {agent['waiting'] or agent['status']:<9} turn {agent['turn']:<4} context {used:>7,} {share} "
+        f"  {_glyph(agent)} {agent['id']} {name:<{cells}}"
+        f" {agent['state']:<9} turn {agent['turn']:<4} context {used:>7,} {share} "
         f" {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s "
         f" {plural(agent['compactions'], 'compaction')} {_trouble(agent)}".rstrip()
     )
@@ -337,15 +374,30 @@ def _agent_lines(agent: dict[str, Any], cells: int) -> Iterator[str]:
         yield from (f"      {line}" for line in text_lines(agent["status_reason"]))
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk artifacts last SURVEY.md # print one artifact",
+        "wk artifacts last --diff # changes in agents' worktrees",
+    ),
+)
 @last_session_argument
-@click.argument("name", required=False)
+@click.argument("name", required=False, metavar="[NAME|TASK]")
+@click.option(
+    "--diff",
+    is_flag=True,
+    help="Show the changes in the git worktrees of all agents, or only of TASK's agent.",
+)
 @db_option
 @json_option
 @reads_session
-def artifacts(opened: SessionHandle, name: str | None, as_json: bool) -> int:
-    """List what SESSION (default: `last`) produced, or print one artifact by NAME or reference, byte for
-    byte."""
+def artifacts(opened: SessionHandle, name: str | None, diff: bool, as_json: bool) -> int:
+    """List the artifacts of SESSION (default: `last`), or print one by NAME or reference, byte for byte.
+
+    A diff includes new files. While an agent is working, the diff shows the state at the last check.
+    """
+    if diff:
+        return _diff(opened, name, as_json)
     if name is None:
         rows = state.artifacts(opened, opened.session_id)
         return respond(
@@ -370,26 +422,17 @@ def artifacts(opened: SessionHandle, name: str | None, as_json: bool) -> int:
     return 0
 
 
-@click.command()
-@last_session_argument
-@click.argument("task", required=False)
-@db_option
-@json_option
-@reads_session
-def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
-    """Show what the agents of SESSION (default: `last`) changed in their git worktrees, or that of one TASK.
-
-    New files are included. While an agent works, this is what the background process saw last.
-    """
+def _diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
+    """Print what the agents of a session, or that of one task, changed in their git worktrees."""
     trees = load_worktrees(opened, opened.session_id)
     if task is not None:
         task_id = opened.task(task)
         if task_id is None:
             raise NotFound(f"no task {task!r} in session {opened.session_id}")
         trees = [tree for tree in trees if tree.task_id == task_id]
-    tasks = opened.all(f"SELECT t.id, {TASK_NAME} FROM tasks t WHERE session_id = ?", (opened.session_id,))  # noqa: S608
-    names = {row[0]: row[1] for row in tasks}
-    rows = [
+    tasks = plans.load_tasks(opened, opened.session_id)
+    names = {one.id: task_name(one.name, one.title, one.role) for one in tasks}
+    rows: list[dict[str, Any]] = [
         {
             "task": names.get(tree.task_id, tree.task_id), "status": tree.status, "branch": tree.branch,
             "folder": tree.folder, "base_commit": tree.base_commit, "merge_commit": tree.merge_commit,
@@ -406,7 +449,7 @@ def diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
             yield f"{clean(row['task'], 60)}: {about}, {clean(row['folder'], 300)}"
             yield from (clean(line, 1_000) if line.strip() else "" for line in row["diff"].split("\n"))
 
-    return respond(as_json, rows, lines(), empty="no agent has a worktree")
+    return respond(as_json, rows, lines(), empty="no agent worktrees")
 
 
 def cost_of(row: dict[str, Any]) -> str:
@@ -424,32 +467,41 @@ def _day(_: click.Context, parameter: click.Parameter, text: str | None) -> date
         return None if text is None else datetime.strptime(text, "%Y-%m-%d")
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is not a day; write it like 2026-11-01", param=parameter
+            f"{text!r} is not a date; use the format 2026-11-01", param=parameter
         ) from None
 
 
-@click.command()
-@click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True)
-@click.option("--cost", "in_dollars", is_flag=True, help="US dollars by class of tokens in place of tokens.")
-@click.option(
-    "--since", callback=_day, metavar="DATE", help="Only calls since this day (2026-11-01), in local time."
+@click.command(
+    cls=Command,
+    examples=("wk usage # tokens and cost by day", "wk usage --by model --since 2026-11-01 # by model"),
 )
-@click.option("--until", callback=_day, metavar="DATE", help="Only calls until this day, the day included.")
+@click.option("--by", type=click.Choice(GROUPS), default="day", show_default=True)
+@click.option("--cost", "in_dollars", is_flag=True, help="Show cost by token type.")
+@click.option(
+    "--since",
+    callback=_day,
+    metavar="DATE",
+    help="Only calls on or after this date (2026-11-01, local time).",
+)
+@click.option("--until", callback=_day, metavar="DATE", help="Only calls on or before this date.")
 @db_option
 @json_option
 def usage(
     by: str, in_dollars: bool, since: datetime | None, until: datetime | None, db: Place | None, as_json: bool
 ) -> int:
-    """Show tokens and cost of all sessions, own and imported.
+    """Show tokens and cost of all sessions, what is left of usage windows, and the burn of the last hour.
 
-    Each model call counts once, also if sessions were forked. A week starts on Monday. `input` is what no cache
-    served, `cached` what one did; `written` is what was kept there, for `5 min` or `1 h`. List prices divide the
-    cost by class; `other` is what they do not explain.
+    Each model call counts once, even if sessions were forked. Weeks start on Monday. `input` is uncached tokens,
+    `cached` is cache reads, and `written` is cache writes, kept for `5 min` or `1 h`. With --cost, the cost is split
+    by list prices; `other` is the remainder.
     """
     from watchkeeper.models.registry import list_prices, listed_models, remembered_prices
 
     path = database_path(db)
     rows: list[UsageRow] = []
+    quotas: tuple[Quota, ...] = ()
+    burning: list[Burn] = []
+    now = time.time()
     total = UsageRow("total")
     if db is not None or database.is_there(path):
         begins = since.timestamp() if since else 0.0
@@ -457,9 +509,37 @@ def usage(
         connection = SessionHandle(path).connection
         prices = list_prices(models_used(connection), remembered_prices(listed_models))
         rows, total = usage_by(connection, by, since=begins, until=ends, prices=prices)
-    value = {"by": by, "rows": [row.as_json() for row in rows], "total": total.as_json()}
-    lines = _cost_lines if in_dollars else _usage_lines
-    return respond(as_json, value, lines(by, rows, total), empty="no model calls in these days")
+        quotas, burning = load_quotas(connection), burn(connection, now)
+    value = {
+        "by": by, "rows": [row.as_json() for row in rows], "total": total.as_json(),
+        "quota": [each.as_json(now) for each in quotas], "last_hour": [each.as_json() for each in burning],
+    }  # fmt: skip
+    table = (
+        (_cost_lines if in_dollars else _usage_lines)(by, rows, total)
+        if rows
+        else ["no model calls in this period"]
+    )
+    lines = chain(table, _quota_lines(quotas, now) if quotas or rows else (), _burn_lines(burning))
+    return respond(as_json, value, lines)
+
+
+def _quota_lines(quotas: Sequence[Quota], now: float) -> Iterator[str]:
+    """What is left of each window, by provider and account."""
+    yield "usage windows" if quotas else "usage windows: unknown"
+    for owner, those in groupby(quotas, key=lambda each: owner_name(each.newest)):
+        for each in those:
+            yield f"  {clean(owner, 120)}, {clean(window_name(each.newest), 60)}: {quota_words(each, now)}"
+
+
+def _burn_lines(burning: Sequence[Burn]) -> Iterator[str]:
+    """What each session used in the last hour."""
+    if burning:
+        yield "last hour"
+    for each in burning:
+        cost = cost_text(each.cost_usd, each.tokens) + (
+            " or more" if each.cost_usd is not None and each.unpriced_calls else ""
+        )
+        yield f"  {each.session_id}  {cost}  {tokens_text(each.tokens)} tokens  {clean(each.title, 60)}"
 
 
 def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:
@@ -477,9 +557,9 @@ def _usage_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str
         columns = ("calls", "input", "output", "cached", "written", "cost")
         yield from _usage_table(by, columns, [(row.key, cells(row)) for row in (*rows, total)])
     if total.is_partial:
-        yield "+ a lower bound: logs are missing, or show calls that they do not count"
+        yield "+ lower bound: logs are missing, or do not record the usage of some calls"
     if total.partial_calls:
-        yield f"{plural(total.partial_calls, 'call')} ended before the usage was complete: partial"
+        yield f"{plural(total.partial_calls, 'call')} ended before usage was fully reported (partial)"
 
 
 def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]:
@@ -508,48 +588,48 @@ def _usage_table(by: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequ
 SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 
 
-@click.command()
+@click.command(cls=Command, examples=("wk export # one web page", "wk export last -o run.md # Markdown"))
 @last_session_argument
 @click.option(
-    "--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the suffix of PATH, else html."
+    "--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: from the suffix of PATH, or html."
 )
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="PATH",
-    help="The file; `-` prints. Default: SESSION.html, .md or .json in this folder.",
+    help="Output file; `-` prints. Default: SESSION.html, .md or .json in this folder.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@click.option("--no-redact", is_flag=True, help="Keep secrets. By default they are removed and counted.")
+@click.option("--no-redact", is_flag=True, help="Keep secrets. By default, they are removed and counted.")
 @db_option
 @json_option
 @reads_session
 def export(
     opened: SessionHandle, form: str | None, output: Path | None, force: bool, no_redact: bool, as_json: bool
 ) -> int:
-    """Write SESSION (default: `last`) into one file: plan, agents, cost, compactions and every transcript.
+    """Write SESSION (default: `last`) to one file: plan, agents, cost, compactions and all transcripts.
 
-    html, the default, is one page that needs no network; md is for reading too. json holds everything, and `wk
-    import` reads it. Keys, tokens and passwords are removed and counted, unless `--no-redact` is given.
+    html, the default, is one page that needs no network; md is Markdown. json contains everything, and `wk import`
+    can read it. Keys, tokens and passwords are removed and counted, unless `--no-redact` is given.
     """
     form = form or _form_of(output)
     redactor = None if no_redact else user_redactor
     if str(output) == "-":
         if as_json:
-            raise BadInput("--output - prints the session itself; leave --json out")
+            raise BadInput("--output - already prints the session; omit --json")
         try:
             redacted = _print(opened, form, redactor)
         except BrokenPipeError:
             return 0  # the reader has closed the pipe (`wk export last -o - | head`)
-        click.echo(f"wk: {_redaction_text(redacted, _redacted_before(opened))}", err=True)
+        click.echo(f"wk: {_redaction_text(redacted, redactions(opened, opened.session_id))}", err=True)
         return 0
     path = _output_path(output, opened.session_id, form)
     from watchkeeper.transcripts.export import new_file
 
     with new_file(path, replace=force) as file:
         redacted = _write(opened, form, file, redactor)
-    before = _redacted_before(opened)
+    before = redactions(opened, opened.session_id)
     value = {
         "session": opened.session_id,
         "format": form,
@@ -607,25 +687,15 @@ def _output_path(output: Path | None, session_id: str, form: str) -> Path:
     return path / f"{safe}{SUFFIXES[form]}" if output is None or path.is_dir() else path
 
 
-def _redacted_before(opened: SessionHandle) -> int:
-    """How many secrets had been removed from the session's messages before they were stored."""
-    row = opened.one(
-        "SELECT sum(length(content) - length(replace(content, '[redacted:', ''))) / length('[redacted:')"
-        " FROM messages WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)",
-        (opened.session_id,),
-    )
-    return int(row[0] or 0)
-
-
 def _redaction_text(redacted: int | None, before: int) -> str:
     """What happened to secrets, now and (`before`) when the messages were stored."""
     parts = []
     if redacted is None:
-        parts.append("secrets were left in")
+        parts.append("secrets were kept")
     elif redacted:
         parts.append(f"{plural(redacted, 'secret')} removed")
     elif not before:
-        parts.append("no known form of secret was found")
+        parts.append("no known secret patterns found")
     if before:
-        parts.append(f"{plural(before, 'secret')} removed before it was stored")
+        parts.append(f"{plural(before, 'secret')} removed before storage")
     return ", ".join(parts)

@@ -19,11 +19,12 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from watchkeeper.cli.headless import EventPrinter, follow, print_outcome
+from watchkeeper.cli.headless import EventPrinter, follow, print_farewell
+from watchkeeper.cli.help import Command
 from watchkeeper.cli.options import (
     LOOKS,
     SessionHandle,
@@ -40,10 +41,14 @@ from watchkeeper.cli.options import (
 )
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.records.readers import READERS, is_alias
 from watchkeeper.records.text import called_tools, cost_text, plural
-from watchkeeper.store import database
+from watchkeeper.store import agents, database
+from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper.store.place import Place, config_text
-from watchkeeper.store.sessions import last_active_session
+from watchkeeper.store.sessions import last_active_session, live_outside, running_sessions
+from watchkeeper.store.state import summaries
+from watchkeeper.store.statistics import calls_after
 
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.welcome import Discovery
@@ -55,13 +60,6 @@ AWAIT_SECONDS = 0.3
 LOOKS_BESIDE = 10
 """After so many looks, logs that have not changed are read again."""
 INTERRUPTED_EXIT = 130
-
-_NEW_CALLS = (
-    "SELECT id, agent_id, turn, stop_reason, input_tokens + cache_read_tokens + cache_write_tokens AS"
-    " prompt, output_tokens,"
-    " usage_exact, cost_usd, started_at + latency_seconds AS at FROM model_calls WHERE session_id = ? AND id"
-    " > ? ORDER BY id"
-)
 
 
 def print_log(path: Place, session_id: str, what: str, follower: subprocess.Popen[bytes]) -> int:
@@ -80,7 +78,7 @@ def print_log(path: Place, session_id: str, what: str, follower: subprocess.Pope
     if reader_is_gone():
         return 0
     print(
-        f"wk: the process that follows {clean(what, 200)} ended; run `wk watch` again to continue",
+        f"wk: the process that was following {clean(what, 200)} ended; run `wk watch` again to continue",
         file=sys.stderr,
     )
     return 1
@@ -102,19 +100,14 @@ class LogPrinter(EventPrinter):
         """Print which session is watched."""
         opened = SessionHandle(self._path)
         try:
-            row = opened.one(
-                "SELECT origin, title, goal, workspace, (SELECT count(*) FROM agents WHERE session_id ="
-                " s.id) AS agents, model_calls"
-                " FROM sessions s WHERE id = ?",
-                (self._session_id,),
-            )
+            (row,) = summaries(opened, among=[self._session_id])
         finally:
             opened.connection.close()
         about = clean(row["title"] or row["goal"] or "", 80)
         say(f"session {self._session_id}  {row['origin']}  {about}".rstrip())
         size = f"{plural(row['agents'], 'agent')}, {plural(row['model_calls'], 'model call')} so far"
         place = f" in {clean(row['workspace'], 100)}" if row["workspace"] else ""
-        say(f"{size}{place}; {clean(what, 200)} is followed (Ctrl+C ends this, not the session)")
+        say(f"{size}{place}; following {clean(what, 200)} (Ctrl+C stops this command, not the session)")
 
     def _lines(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
         lines = [*super()._lines(opened), *self._replies(opened)]
@@ -122,89 +115,105 @@ class LogPrinter(EventPrinter):
         return sorted(lines, key=lambda line: line[0])
 
     def _replies(self, opened: SessionHandle) -> list[tuple[float, str, str, str]]:
-        rows = opened.all(_NEW_CALLS, (self._session_id, self._call))
-        newest = {row["agent_id"]: row["id"] for row in rows}
+        calls = calls_after(opened, self._session_id, self._call)
+        newest = {agent_id: call.id for agent_id, call in calls}
         now, found = time.monotonic(), []
-        for row in rows:
-            since = self._ripening.setdefault(row["id"], now)
-            growing = (
-                row["stop_reason"] is None
-                and newest[row["agent_id"]] == row["id"]
-                and now - since < RIPE_SECONDS
-            )
+        for agent_id, call in calls:
+            since = self._ripening.setdefault(call.id, now)
+            growing = call.stop_reason is None and newest[agent_id] == call.id and now - since < RIPE_SECONDS
             if growing and not self._stop.is_set():
                 break  # later replies wait too: they are printed in order
-            self._ripening.pop(row["id"])
-            self._call = row["id"]
-            found.append((row["at"], row["agent_id"], "model.replied", self._reply(opened, row)))
+            self._ripening.pop(call.id)
+            self._call = call.id
+            ended_at = call.started_at + call.latency_seconds
+            found.append((ended_at, agent_id, "model.replied", self._reply(opened, agent_id, call)))
         return found
 
     @staticmethod
-    def _reply(opened: SessionHandle, row: Any) -> str:
-        tools = [
-            each[0]
-            for each in opened.all(
-                "SELECT name FROM tool_calls WHERE agent_id = ? AND turn = ? ORDER BY position",
-                (row["agent_id"], row["turn"]),
-            )
-        ]
-        cost = cost_text(row["cost_usd"])
-        text = f"turn {row['turn']} · {row['prompt']:,} tok in, {row['output_tokens']:,} out · {cost}"
-        if not row["usage_exact"]:
+    def _reply(opened: SessionHandle, agent_id: str, call: CallFacts) -> str:
+        cost = cost_text(call.cost_usd)
+        text = f"turn {call.turn} · {call.prompt_tokens:,} tok in, {call.output_tokens:,} out · {cost}"
+        if not call.usage_exact:
             text += " (estimated)"
-        called = called_tools([clean(each, 40) for each in tools])
+        tools = agents.load_calls(opened, agent_id, call.turn, None)
+        called = called_tools([clean(one.name, 40) for one in tools])
         return f"{text} · calls {called}" if called else text
 
     def _announce_others(self, opened: SessionHandle) -> None:
         """Name each other session that is live, once."""
-        live = opened.all(
-            "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin != 'run' AND"
-            " deleted_at IS NULL"
-        )
-        for row in live:
-            if row["id"] not in self._others and row["id"] != self._session_id:
-                self._others.add(row["id"])
-                say(
-                    f"session {row['id']} is live as well: {clean(row['title'] or row['goal'] or '', 80)} "
-                    f" (wk watch {row['id']})"
-                )
+        for session_id, name in live_outside(opened):
+            if session_id not in self._others and session_id != self._session_id:
+                self._others.add(session_id)
+                say(f"session {session_id} is also live: {clean(name, 80)}  (wk watch {session_id})")
 
 
 START_LOCK_SECONDS = 5.0
 """How long the dashboard waits for a locked database before it reports the lock."""
-FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
-"""Names of programs. None can be the prefix of an id."""
-
-
 _FOLDER = re.compile(rb'"cwd"\s*:\s*("(?:[^"\\]|\\.)*")')
 """Where the logs of Claude Code and Codex name the folder of their session."""
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=(
+        "wk watch # the most recently active session",
+        "wk watch claude # Claude Code's newest session, live",
+    ),
+)
 @click.argument(
     "sessions",
     nargs=-1,
     shell_complete=complete_session,
-    metavar="[SESSION|PATH|claude|codex|opencode]...",
+    metavar="[SESSION|PATH|PROGRAM]...",
 )
 @click.option(
-    "--all", "every", is_flag=True, help="All sessions that run, are paused or were active today, a row each."
+    "--all",
+    "every",
+    is_flag=True,
+    help="Show all sessions that are running, paused or active today, one row each.",
 )
 @db_option
 @explains_last(LOOKS)
 def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None = None) -> int:
-    """Open the dashboard on SESSION (default: `last`), running or finished. Several may watch at once.
+    """Open the dashboard on SESSION (default: `last`), running or finished. Several dashboards can be open at once.
 
-    With PATH (a log or a folder of logs) or a program, its newest session is shown and every live session is
-    followed. If there is none yet, the command waits: a program creates its log at the first prompt. Several
-    sessions, or --all, are shown a row each; without a terminal, they are printed once.
+    With PATH (a log or a folder of logs) or PROGRAM (as in `wk import`), the command shows the newest session and
+    follows all live sessions. If there is none yet, it waits: a program creates its log at the first prompt. Several
+    sessions, or --all, are shown in one row each; without a terminal, they are printed once.
     """
     if every and sessions:
-        raise BadInput("give sessions, or --all")
+        raise BadInput("give either sessions or --all")
     path = awaited_database_path(db)
     if every or len(sessions) > 1:
         return _watch_several(path, sessions)
     return _watch_one(path, sessions[0] if sessions else None)
+
+
+def open_default() -> int:
+    """What `wk` alone does: open the only live session, or else the list; without any session, the welcome."""
+    path = awaited_database_path(None)
+    if _last_active(path) is None:
+        return _watch_one(path, None)
+    live = _live_sessions(path)
+    if len(live) == 1:
+        return _watch_one(path, live[0])
+    if not is_terminal():
+        from watchkeeper.cli.show import sessions
+
+        return int(sessions.main([], standalone_mode=False) or 0)
+    from watchkeeper_tui.app import run
+
+    with _hooks_read(path):
+        return int(run(path, None, screen="sessions", on_leave=partial(print_farewell, path)))
+
+
+def _live_sessions(path: Place) -> list[str]:
+    """The sessions that a process runs or follows now, own or imported."""
+    from watchkeeper.store.lease import probe_all
+
+    opened = SessionHandle(path)
+    with closing(opened.connection):
+        return sorted(probe_all(path, running_sessions(opened)))
 
 
 def _watch_one(path: Place, session: str | None) -> int:
@@ -214,8 +223,8 @@ def _watch_one(path: Place, session: str | None) -> int:
         return _watch_foreign(path, session)  # a folder that a program may create yet
     if session is not None and _is_path(session):
         raise NotFound(
-            f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
-            " id, or claude, codex, opencode"
+            f"no such file or folder: {clean(session, 200)}; specify a log, a folder of logs, a session id or a "
+            f"program ({', '.join(each.alias for each in READERS)})"
         )
     if session is None and is_terminal() and _last_active(path) is None:
         return _welcome(path)
@@ -232,7 +241,7 @@ def _welcome(path: Place) -> int:
     from watchkeeper_tui.app import run
 
     left: list[str] = []
-    show_outcome = partial(print_outcome, path)
+    show_outcome = partial(print_farewell, path)
     code = run(path, None, on_quit=left.append, on_leave=show_outcome, discover=discover)
     what, _, names = left[0].partition(" ") if left else ("leave", "", "")
     if what == "watch":
@@ -266,7 +275,7 @@ def discover() -> Discovery:
             folder = _folder_of(newest.path)
             found.append(LogsFound(program.alias, program.label, len(logs), newest.modified_at, folder))
     found.sort(key=lambda each: -each.modified_at)
-    installed = tuple(name for name in ("claude", "codex", "opencode") if shutil.which(name))
+    installed = tuple(each.alias for each in READERS if shutil.which(each.alias))
     with_key = tuple(name for name in ("anthropic", "openai") if missing_key(f"{name}/") is None)
     return Discovery(tuple(found), installed, with_key)
 
@@ -290,25 +299,28 @@ def _is_path(name: str) -> bool:
 
 
 def _means_logs(path: Place, name: str) -> bool:
-    """Whether a name means a program or logs on disk. A name that matches a session means the session."""
-    if name in FOREIGN:
+    """Whether a name means a program or logs on disk. A name that matches a session means the session, unless it
+    is a program's whose reader is in this package."""
+    if is_alias(name):
         return True
-    if not name or not Path(name).expanduser().exists():
+    if name in ("", "last") or (_is_path(name) and not Path(name).expanduser().exists()):
         return False
-    if _is_path(name) or not database.is_there(path):
+    if _is_path(name):
         return True
     try:
         find_session(path, name)
     except WatchkeeperError:
-        return True
+        from watchkeeper.transcripts.reading import by_name
+
+        return Path(name).expanduser().exists() or by_name(name) is not None
     return False
 
 
 def open_dashboard(path: Place, session_id: str | None) -> int:
-    """Show the dashboard until the user quits it, then print how the session ended that was open, if it has."""
+    """Show the dashboard until the user quits it, then print where that was, and how the session ended."""
     from watchkeeper_tui.app import run
 
-    return int(run(path, session_id, on_leave=partial(print_outcome, path)))
+    return int(run(path, session_id, on_leave=partial(print_farewell, path)))
 
 
 def _watch_several(path: Place, names: tuple[str, ...]) -> int:
@@ -338,7 +350,7 @@ def _watch_several(path: Place, names: tuple[str, ...]) -> int:
         if not followed:
             followers.enter_context(_hooks_read(path))
         fleet = tuple(dict.fromkeys(chosen))
-        return int(run(path, newest, screen="fleet", fleet=fleet, on_leave=partial(print_outcome, path)))
+        return int(run(path, newest, screen="fleet", fleet=fleet, on_leave=partial(print_farewell, path)))
 
 
 def _create(path: Place) -> None:
@@ -363,8 +375,7 @@ def _programs_with_logs() -> list[str]:
     return [
         program.alias
         for program in programs()
-        if program.alias in FOREIGN
-        and any(place.exists() for place in program.places(os.environ, Path.home()))
+        if any(place.exists() for place in program.places(os.environ, Path.home()))
     ]
 
 
@@ -380,14 +391,14 @@ def _print_fleet(path: Place, session_ids: list[str]) -> int:
         opened.connection.close()
     hosted = probe_all(path, [row.id for row in rows])
     for row in rows:
-        plan = f"{row.tasks_done}/{row.tasks} tasks" if row.tasks else "no plan"
+        plan = f"{row.tasks_done}/{row.tasks_planned} tasks" if row.tasks_planned else "no plan"
         rate = f"{cost_text(row.cost_usd, row.total_tokens)} (+{row.cost_per_minute:.2f}/min)"
         asked = f"  ? {row.question.agent}: {row.question.tool} {row.question.text}" if row.question else ""
         name = clean(row.title or row.goal or "", 80)
         status = state_word(row.status, row.origin, live=row.id in hosted, queued=row.queued_at is not None)
         say(f"{row.id}  {status:<9}  {plan}  {rate}  {name}{clean(asked, 200)}".rstrip())
     if not rows:
-        say("no session runs, is paused or was active today; `wk sessions` lists all")
+        say("no sessions are running, paused or active today; `wk sessions` lists all")
     return 0
 
 
@@ -442,7 +453,7 @@ def _await_session(path: Place, what: str) -> str | None:
                 return _import_newest(path, what)
             except NotFound:
                 if seen is None:
-                    click.echo(f"wk: {_awaited(what)}; Ctrl+C ends this", err=True)
+                    click.echo(f"wk: {_awaited(what)}; Ctrl+C to stop", err=True)
             seen = found
         time.sleep(AWAIT_SECONDS)
     raise AssertionError
@@ -457,7 +468,7 @@ def _awaited(what: str) -> str:
         there = "" if Path(what).expanduser().exists() else ", which does not exist yet"
         return f"waiting for the first session in {clean(Path(what).expanduser().absolute(), 300)}{there}"
     places = " or ".join(clean(place, 300) for place in program.places(os.environ, Path.home()))
-    return f"waiting for {program.label}, which creates its log at the first prompt, in {places}"
+    return f"waiting for {program.label}: it creates its log at the first prompt, in {places}"
 
 
 def _import_newest(path: Place, what: str) -> str:
@@ -488,7 +499,7 @@ def _import_newest(path: Place, what: str) -> str:
         importer.close()
         writer.close()
     raise NotFound(
-        f"no session of a known program in {', '.join(map(str, places))}; `wk import` lists what is there"
+        f"no session of a supported program in {', '.join(map(str, places))}; `wk import` lists the files"
     )
 
 

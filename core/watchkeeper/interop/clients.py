@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from watchkeeper.records.errors import BadInput, reason_of
+from watchkeeper.records.text import parser_mistake
 from watchkeeper.store.driver import make_private
 
 PROGRAMS = ("claude", "codex", "opencode")
@@ -133,7 +134,7 @@ def _change(entry: Entry, edit: Callable[[str], str]) -> Written:
         backup = _back_up(path) if before is not None else None
         _replace(path, edited.encode(), before)
     except OSError as error:
-        raise BadInput(f"{path} cannot be changed: {reason_of(error)}") from None
+        raise BadInput(f"cannot change {path}: {reason_of(error)}") from None
     return Written(path, True, backup)
 
 
@@ -158,7 +159,7 @@ def _replace(path: Path, data: bytes, before: bytes | None) -> None:
         if before is not None:
             os.chmod(name, stat.S_IMODE(path.stat().st_mode))
             if path.read_bytes() != before:
-                raise BadInput(f"{path} was changed meanwhile by another program; try again")
+                raise BadInput(f"another program changed {path} in the meantime; try again")
         os.replace(name, path)
     finally:
         with suppress(OSError):
@@ -191,8 +192,8 @@ class _JsonText:
         if self._skip(end) != len(text):
             self._refuse(self._skip(end))
 
-    def _refuse(self, place: int, why: str = "this is not valid JSON") -> NoReturn:
-        raise BadInput(f"{why}, in line {self._text.count(chr(10), 0, place) + 1}")
+    def _refuse(self, place: int, why: str = "invalid JSON") -> NoReturn:
+        raise BadInput(f"{why}, on line {self._text.count(chr(10), 0, place) + 1}")
 
     def _skip(self, place: int) -> int:
         while True:
@@ -207,7 +208,7 @@ class _JsonText:
         """The value that begins here, and where it ends. `keys`: how it is reached; None: through a list."""
         begins = place
         if keys is not None and len(keys) > _MOST_DEPTH:
-            self._refuse(place, "it is nested too deeply")
+            self._refuse(place, "nested too deeply")
         value: Any
         match self._text[place : place + 1]:
             case "{":
@@ -249,7 +250,7 @@ class _JsonText:
             if keys is not None:
                 self._names[(*keys, name)] = starts
             if name in found:
-                self._refuse(place, f"it has {name!r} twice")
+                self._refuse(place, f"duplicate key {name!r}")
             place = self._skip(place)
             if self._text[place : place + 1] != ":":
                 self._refuse(place)
@@ -295,7 +296,7 @@ class _JsonText:
             depth = max(size for size in range(len(keys)) if keys[:size] in self._objects)
             edited = self._inserted(keys[:depth], keys[depth], _nested(keys[depth + 1 :], value))
         if _JsonText(edited, self._comments)._root != wanted:
-            raise BadInput("the entry could not be added without changing something else")
+            raise BadInput("cannot add the entry without changing other settings")
         return edited
 
     def without_member(self, keys: tuple[str, ...]) -> str:
@@ -315,7 +316,7 @@ class _JsonText:
         else:
             edited = before.rstrip().removesuffix(",") + rest
         if _JsonText(edited, self._comments)._root != _without(self._root, keys):
-            raise BadInput("the entry could not be taken out without changing something else")
+            raise BadInput("cannot remove the entry without changing other settings")
         return edited
 
     def _inserted(self, parent: tuple[str, ...], name: str, value: Any) -> str:
@@ -366,7 +367,7 @@ def _with(root: Any, keys: Sequence[str], value: dict[str, Any]) -> Any:
     if not keys:
         return {**root, **value} if isinstance(root, dict) else value
     if not isinstance(root, dict):
-        raise BadInput(f"what holds {keys[0]!r} is not an object")
+        raise BadInput(f"the parent of {keys[0]!r} is not an object")
     return {**root, keys[0]: _with(root.get(keys[0], {}), keys[1:], value)}
 
 
@@ -392,8 +393,10 @@ def _header(keys: Sequence[str], below: str = "") -> re.Pattern[str]:
 def _toml_without(text: str, keys: tuple[str, ...]) -> str:
     try:
         before = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"this is not valid TOML ({error})") from None
+    except RecursionError:
+        raise BadInput("invalid TOML: nested too deeply") from None
+    except ValueError as error:
+        raise BadInput(f"invalid TOML: {parser_mistake(error)}") from None
     servers = before.get(keys[0])
     if not isinstance(servers, dict) or keys[1] not in servers:
         return text
@@ -417,20 +420,22 @@ def _toml_without(text: str, keys: tuple[str, ...]) -> str:
     if read is not None and not wanted.get(keys[0]):  # its only server: no table names the key any more
         read.setdefault(keys[0], {})
     if read != wanted:
-        raise BadInput(f"{'.'.join(keys)} is written in a form that cannot be edited; take it out by hand")
+        raise BadInput(f"{'.'.join(keys)} cannot be edited automatically; remove it by hand")
     return edited
 
 
 def _toml(text: str, keys: tuple[str, ...], value: dict[str, Any]) -> str:
     try:
         before = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadInput(f"this is not valid TOML ({error})") from None
+    except RecursionError:
+        raise BadInput("invalid TOML: nested too deeply") from None
+    except ValueError as error:
+        raise BadInput(f"invalid TOML: {parser_mistake(error)}") from None
     wanted = _with(before, keys, value)
     if wanted == before:
         return text
     line_end = "\r\n" if "\r\n" in text else "\n"
-    refusal = f"{'.'.join(keys)} is written in a form that cannot be edited; change it by hand"
+    refusal = f"{'.'.join(keys)} cannot be edited automatically; change it by hand"
     given = {name: one for name, one in _at(wanted, keys).items() if not isinstance(one, dict)}
     try:
         lines = [

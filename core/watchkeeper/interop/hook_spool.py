@@ -19,24 +19,32 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.interop.hooks import (
     ANSWER_TIMEOUT_SECONDS,
     CODEX_EVENTS,
     EVENTS,
+    GUARDING,
     MOST_BYTES,
     MOST_QUESTION_BYTES,
     load_installed,
 )
+from watchkeeper.records import proc
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.quota import QuotaReading, status_readings
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import one_line
-from watchkeeper.store import driver, external
-from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store import database, driver, external
+from watchkeeper.store.driver import Connection, Queries, sqlite3
 from watchkeeper.store.external import ExternalQuestion, SessionState, hooks_folder, log_of
+from watchkeeper.store.guard import add_denial
+from watchkeeper.store.quota import note_readings
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.records import stable_id
+
+if TYPE_CHECKING:
+    from watchkeeper.interop.guard import Guard
 
 PROGRAM = "claude-code"
 LOOK_SECONDS = 0.05
@@ -266,32 +274,21 @@ def _was_refused(block: dict[str, Any]) -> bool:
     return any(word in text for word in _REFUSALS)
 
 
-def _process(pid: int) -> list[str]:
-    """What the kernel says of a process behind its name; empty where it says nothing (no Linux)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
 def process_start(pid: int) -> str:
     """The kernel's start time of a process, which tells it from a later one with the same number; empty: not known."""
-    return "".join(_process(pid)[19:20])
+    stat = proc.stat_of(pid)
+    return str(stat.start_ticks) if stat is not None else ""
 
 
 def process_is_alive(pid: int, started: str = "") -> bool:
     """Whether this process runs. `started`: the kernel's start time where it is known; another process with the same
     number has another."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    if proc.has_ended(pid):
         return False
-    except (PermissionError, OverflowError):
-        pass
-    known = _process(pid)
-    if known[:1] == ["Z"]:
-        return False  # killed, and its parent has not asked for it
-    return not started.isdigit() or not known[19:] or known[19] == started
+    known = proc.stat_of(pid)
+    if known is None:
+        return True
+    return not known.has_ended and (not started.isdigit() or known.start_ticks == int(started))
 
 
 @dataclass(slots=True)
@@ -302,6 +299,9 @@ class _Changes:
     questions: list[ExternalQuestion] = field(default_factory=list)
     ended: list[tuple[str, str]] = field(default_factory=list)
     own: list[str] = field(default_factory=list)
+    quota: list[QuotaReading] = field(default_factory=list)
+    denials: list[tuple[str, str, float]] = field(default_factory=list)
+    """Agents that hooks denied: the session's program and its id there, the tool, when."""
     read: list[Path] = field(default_factory=list)
 
 
@@ -312,6 +312,7 @@ class HookSpool:
         homes: folders of Claude Code; by default those in which hooks were installed, and the usual one.
         redactor: takes secrets out of what is kept.
         is_alive: whether a process runs, by its number and recorded start.
+        guard: looks about once a second for caps that sessions reached.
     """
 
     def __init__(
@@ -322,6 +323,7 @@ class HookSpool:
         homes: Iterable[Path] | None = None,
         now: Callable[[], float] = time.time,
         is_alive: Callable[[int, str], bool] = process_is_alive,
+        guard: Guard | None = None,
     ) -> None:
         self._writer, self._redactor, self._now, self._is_alive = writer, redactor, now, is_alive
         self._folder = hooks_folder(writer.path)
@@ -336,6 +338,9 @@ class HookSpool:
         self._asked: dict[str, _Asked] = {}
         self._slow_at = 0.0
         self._lock: int | None = None
+        self._guard = guard
+        self._connection: Connection | None = None
+        """What the guard reads with."""
 
     # --- The loop ---
 
@@ -380,6 +385,9 @@ class HookSpool:
 
     def close(self) -> None:
         """Stop listening."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         if self._lock is not None:
             (self._folder / "listening").unlink(missing_ok=True)
             os.close(self._lock)
@@ -399,7 +407,7 @@ class HookSpool:
         events = self._read_events(changes)
         self._read_questions(changes)
         self._read_sessions(changes)
-        if time.monotonic() >= self._slow_at:
+        if is_slow := time.monotonic() >= self._slow_at:
             self._slow_at = time.monotonic() + SLOW_LOOK_SECONDS
             self._look_at_processes(changes)
             self._look_at_questions(changes)
@@ -413,7 +421,19 @@ class HookSpool:
         for path in changes.read:
             with contextlib.suppress(OSError):
                 path.unlink()
+        if is_slow and self._guard is not None:
+            self._look_for_caps(self._guard)
         return events
+
+    def _look_for_caps(self, guard: Guard) -> None:
+        try:
+            if self._connection is None:
+                self._connection = database.open_readonly(self._writer.path)
+            guard.look(self._connection)
+        except (sqlite3.Error, StoreUnusable):  # a lock may pass: the next look opens it anew
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def _load(self) -> None:
         def read(connection: Connection) -> dict[str, SessionState]:
@@ -450,7 +470,7 @@ class HookSpool:
         self._session_folders = [home / "sessions" for home in dict.fromkeys(homes)]
 
     def _write(self, changes: _Changes) -> None:
-        if not (changes.states or changes.questions or changes.ended or changes.own):
+        if not (changes.states or changes.questions or changes.ended or changes.own or changes.quota):
             return
         now = self._now()
 
@@ -461,6 +481,9 @@ class HookSpool:
             for question_id, outcome in changes.ended:
                 external.end_question(connection, question_id, outcome, now)
             external.forget_sessions(connection, changes.own)
+            note_readings(Queries(connection), connection.execute, changes.quota)
+            for source, tool, at in changes.denials:
+                add_denial(connection, source, tool, at)
 
         try:
             self._writer.submit(lambda group: write(group.connection)).result()
@@ -500,7 +523,14 @@ class HookSpool:
         if event == "PermissionReplied":
             self._take_reply(payload, changes)
             return
+        if event is None:  # Claude Code's status data, which a user's status line hands on
+            changes.quota += status_readings(payload.get("rate_limits"), at)
+            return
         state = self._state_of(payload, changes)
+        if state is not None and event == GUARDING:
+            tool = self._redactor.text(_words(payload, "tool_name", 60)) or "unknown tool"
+            changes.denials.append((f"{state.program}:{state.program_session}", tool, at))
+            return
         if state is None or event not in _TAKEN:
             return
         name = _NAME.fullmatch(path.name)
@@ -637,7 +667,7 @@ class HookSpool:
             ):
                 changes.states[other.program_session] = other
                 now = self._now()
-                apply(other, "SessionEnd", {"reason": "its process took up another session"}, now, now=now)
+                apply(other, "SessionEnd", {"reason": "its process started another session"}, now, now=now)
 
     def _look_at_processes(self, changes: _Changes) -> None:
         assert self._states is not None
@@ -650,7 +680,7 @@ class HookSpool:
             if not self._is_alive(state.pid, str(state.details.get("started", ""))):
                 changes.states[state.program_session] = state
                 now = self._now()
-                apply(state, "SessionEnd", {"reason": "the process ended without a word"}, now, now=now)
+                apply(state, "SessionEnd", {"reason": "the process ended unexpectedly"}, now, now=now)
 
     def _went_on(self, state: SessionState) -> bool:
         """Whether the log grew since the question was asked: Codex writes nothing while its dialog waits, and says no other

@@ -1,11 +1,12 @@
 """Hooks of Claude Code and Codex: small shell lines in the user's settings that tell Watchkeeper what a session does.
 
 `install` adds them to a settings file, `uninstall` restores the file byte for byte where nothing else changed it, and
-otherwise takes out what was added and nothing else. A hook reads three scripts that `install` writes into a folder
+otherwise takes out what was added and nothing else. A hook reads scripts that `install` writes into a folder
 beside the database:
 
 - `spool.sh` writes the event into a file of its own, closes both outputs and exits 0;
 - `compact.sh` does the same and prints the user's instructions for a compaction, if there are any;
+- `guard.sh` (only where `[guard]` sets a cap) denies an agent to a session that reached one;
 - `answer.sh` (only with `answer`) waits beside the program's own dialog for an answer.
 
 A hook runs no part of Watchkeeper and stores no environment. Without the folder it does nothing. `interop.hook_spool`
@@ -38,6 +39,10 @@ EVENTS = (
 )  # fmt: skip
 """What is spooled. No event per tool call: the log has those."""
 ASKING = "PermissionRequest"
+GUARDING = "PreToolUse"
+"""Registered where `[guard]` sets a cap, and fired only before a session starts an agent."""
+SPAWNS = "Task|Agent|spawn_agent"
+"""The tools with which Claude Code and Codex start an agent."""
 OLD_EVENTS = frozenset(
     {"SessionStart", "SessionEnd", "UserPromptSubmit", "Stop", "Notification", "PreCompact", "SubagentStop"}
 )
@@ -65,7 +70,7 @@ MOST_QUESTION_BYTES = 1 << 20
 LONGEST_SETTINGS = 8 << 20
 
 _SPOOL = """\
-# Written by `wk hooks install`: keeps one event of the program in a file. It is read in a subshell.
+# Written by `wk hooks install`: saves one event of the program to a file. It is read in a subshell.
 umask 077
 cd {folder}/spool || exit
 set -- *.json
@@ -80,6 +85,19 @@ _COMPACT = """\
 case $CLAUDE_CODE_SESSION_ID in '' | *[!0-9A-Za-z-]*) exit ;; esac
 [ -r {folder}/instructions/"$CLAUDE_CODE_SESSION_ID" ] || exit
 {cat} {folder}/instructions/"$CLAUDE_CODE_SESSION_ID"
+"""
+
+_GUARD = """\
+# Written by `wk hooks install`: denies an agent to a session that reached a cap of the user's `[guard]`, and keeps the event.
+cd {folder}/guard || exit
+set -- *
+[ -e "$1" ] && read -r listener <../listening && kill -0 "$listener" || exit
+payload=$({head} -c {bytes}; exec {cat} >/dev/null)
+session=$(printf %s "$payload" | {grep} -o '"session_id": *"[0-9A-Za-z_-]*"' | {head} -n 1)
+session=${{session%\\"}} session=${{session##*\\"}}
+[ -n "$session" ] && [ -r "$session" ] || exit
+printf %s "$payload" | (. {folder}/spool.sh) >/dev/null
+{cat} "$session"
 """
 
 _ANSWER = """\
@@ -112,6 +130,7 @@ class Entry(NamedTuple):
 
     command: str
     timeout: int
+    matcher: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +157,10 @@ def settings_of(environ: Mapping[str, str], project: Path | None, program: str =
     if project is not None:
         place = project.expanduser().absolute()
         if not place.is_dir():
-            raise NotFound(f"there is no folder {place}")
+            raise NotFound(f"no such folder: {place}")
         return Settings(place / folder / names[1], home)
     if not home.is_dir():
-        raise NotFound(f"{label} has not run here: there is no folder {home}")
+        raise NotFound(f"{label} has not run here: {home} does not exist")
     return Settings(home / names[0], home)
 
 
@@ -215,7 +234,7 @@ def _refuse(what: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key occurs twice in one object")
+        raise ValueError("duplicate key in an object")
     return found
 
 
@@ -230,20 +249,20 @@ def parse_settings(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
     except json.JSONDecodeError as fault:
-        why = "; comments and trailing commas are none" if _LOOSE.search(text) else ""
+        why = "; comments and trailing commas are not allowed" if _LOOSE.search(text) else ""
         raise ValueError(
-            f"line {fault.lineno} is no strict JSON ({fault.msg[:1].lower()}{fault.msg[1:]}){why}"
+            f"line {fault.lineno} is not strict JSON ({fault.msg[:1].lower()}{fault.msg[1:]}){why}"
         ) from None
     if not isinstance(found, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError("not a JSON object")
     hooks = found.get("hooks", {})
     if not isinstance(hooks, dict):
         raise ValueError('"hooks" is not an object')
     for event, groups in hooks.items():
         if not isinstance(groups, list):
-            raise ValueError(f'"hooks" has something else than a list for {event[:60]}')
+            raise ValueError(f'"hooks" must have a list for {event[:60]}')
     return found
 
 
@@ -267,7 +286,7 @@ def with_entries(text: str, entries: Mapping[str, Entry]) -> str:
         array = _member(text, found.value, event)
         assert array is not None
         one = {"type": "command", "command": entry.command, "timeout": entry.timeout}
-        text = _put(text, array.value, json.dumps({"matcher": "", "hooks": [one]}), 2)
+        text = _put(text, array.value, json.dumps({"matcher": entry.matcher, "hooks": [one]}), 2)
     return text
 
 
@@ -350,6 +369,8 @@ def entries_of(
         for event in (EVENTS if claude else CODEX_EVENTS)
         if event in events
     }
+    if GUARDING in events:
+        found[GUARDING] = Entry(command_of(folder, "guard.sh"), SPOOL_TIMEOUT_SECONDS, SPAWNS)
     if answer and claude and ASKING in events:
         found[ASKING] = Entry(command_of(folder, "answer.sh"), ANSWER_TIMEOUT_SECONDS)
     return found
@@ -359,12 +380,13 @@ def scripts(folder: Path, home: Path) -> dict[str, str]:
     """The scripts that the hooks read, with absolute paths of what they call."""
     tools = {
         name: shutil.which(name, path="/usr/bin:/bin") or name
-        for name in ("cat", "head", "mv", "od", "rm", "sleep", "tr")
+        for name in ("cat", "grep", "head", "mv", "od", "rm", "sleep", "tr")
     }
     place = _quoted(folder)
     return {
         "spool.sh": _SPOOL.format(folder=place, pending=MOST_PENDING, bytes=MOST_BYTES, **tools),
         "compact.sh": _COMPACT.format(folder=place, **tools),
+        "guard.sh": _GUARD.format(folder=place, bytes=MOST_BYTES, **tools),
         "answer.sh": _ANSWER.format(
             folder=place, sessions=_quoted(home / "sessions"), bytes=MOST_QUESTION_BYTES, **tools
         ),
@@ -398,7 +420,7 @@ def find_version(environ: Mapping[str, str], name: str, first: tuple[int, int], 
     if numbers is None or (int(numbers[1]), int(numbers[2])) < first:
         label = {"codex": "Codex", "opencode": "OpenCode"}[name]
         raise NotFound(
-            f"this needs {label} {first[0]}.{first[1]} or later on the PATH; its sessions are followed by their logs all the same"
+            f"this needs {label} {first[0]}.{first[1]} or later on PATH; without it, sessions are still followed through their logs"
         )
     return numbers[0]
 
@@ -461,7 +483,7 @@ def read_settings(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         if path.is_symlink():
-            raise BadInput(f"{path} is a link to a file that is not there") from None
+            raise BadInput(f"{path} is a broken link") from None
         return None
     except OSError as fault:
         raise BadInput(f"cannot read {path}: {reason_of(fault)}") from None
@@ -561,7 +583,7 @@ def _text(path: Path, data: bytes) -> str:
     except UnicodeDecodeError:
         raise BadInput(f"{path} is not UTF-8 text; nothing was changed") from None
     if text.startswith("\ufeff"):
-        raise BadInput(f"{path} begins with a byte order mark; save it without one. Nothing was changed")
+        raise BadInput(f"{path} has a byte order mark; save it without one. Nothing was changed")
     return text
 
 
@@ -578,13 +600,13 @@ def _original(folder: Path, record: Installed) -> bytes | None:
     except OSError:
         data = b""
     if digest(data) != record.original:
-        raise NotFound("the backup is gone")
+        raise NotFound("the backup is missing")
     return data
 
 
 def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None) -> tuple[bytes | None, str]:
     """The file without our hooks, and a note."""
-    ours = {command_of(folder, name) for name in ("spool.sh", "compact.sh", "answer.sh")}
+    ours = {command_of(folder, name) for name in ("spool.sh", "compact.sh", "guard.sh", "answer.sh")}
     if record is not None and digest(data) == record.installed:
         try:
             return _original(folder, record), ""
@@ -598,7 +620,7 @@ def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None
         bare = without_entries(text, ours.__contains__, created)
         left = parse_settings(bare)
     except ValueError as fault:
-        raise BadInput(f"{path} cannot be changed safely: {fault}; nothing was changed") from None
+        raise BadInput(f"cannot change {path} safely: {fault}; nothing was changed") from None
     if record is not None:
         # Claude Code itself rewrites its settings, in its own layout, with nothing changed.
         try:
@@ -609,7 +631,7 @@ def _base(folder: Path, path: Path, data: bytes | None, record: Installed | None
             pass
     return (
         bare.encode(),
-        "the file was changed since the installation; only Watchkeeper's entries are removed",
+        "the file has changed since the installation; only Watchkeeper's entries are removed",
     )
 
 
@@ -630,7 +652,7 @@ def plan_install(database: Path, settings: Settings, program: Program, *, answer
         after = with_entries(text, entries)
         with_ours = parse_settings(after)
     except ValueError as fault:
-        raise BadInput(f"{path} cannot be changed safely: {fault}; nothing was changed") from None
+        raise BadInput(f"cannot change {path} safely: {fault}; nothing was changed") from None
     assert all(
         with_ours["hooks"][event][0]["hooks"][0]["command"] == one.command for event, one in entries.items()
     )
@@ -647,7 +669,7 @@ def plan_install(database: Path, settings: Settings, program: Program, *, answer
         program.name,
     )
     note = (
-        'these settings hold "disableAllHooks": no hook runs until that is removed'
+        'these settings contain "disableAllHooks"; no hook runs until it is removed'
         if known.get("disableAllHooks")
         else ""
     )
@@ -664,11 +686,11 @@ def install(database: Path, settings: Settings, change: Change) -> None:
     assert record is not None
     assert change.after is not None
     try:
-        for name in ("", "spool", "asks", "answers", "instructions", "backups"):
+        for name in ("", "spool", "asks", "answers", "instructions", "guard", "backups"):
             make_private(folder / name)
             (folder / name).chmod(0o700)
     except OSError as fault:
-        raise BadInput(f"cannot write into {folder}: {reason_of(fault)}") from None
+        raise BadInput(f"cannot write to {folder}: {reason_of(fault)}") from None
     known = [each.home for each in (record, *load_installed(folder)) if each.program == "claude"]
     for name, script in scripts(folder, Path(known[0]) if known else Path.home() / ".claude").items():
         _write(folder / name, script.encode())
@@ -678,7 +700,7 @@ def install(database: Path, settings: Settings, change: Change) -> None:
         bare, _ = _base(folder, change.path, change.before, previous)
         _write(folder / "backups" / record.original, bare or b"")
     if read_settings(change.path) != change.before:
-        raise BadInput(f"{change.path} was changed meanwhile; nothing was changed, try again")
+        raise BadInput(f"another program changed {change.path}; nothing was written. Try again")
     _save_installed(folder, [*others, record])
     if change.is_needed:
         _write(change.path, change.after)
@@ -696,7 +718,7 @@ def plan_uninstall(database: Path, path: Path) -> Change:
     data = read_settings(path)
     bare, note = _base(folder, path, data, record)
     if record is None and bare == data:
-        raise NotFound(f"no hooks of Watchkeeper in {path}")
+        raise NotFound(f"no Watchkeeper hooks in {path}")
     return Change(path, data, bare, None, note)
 
 
@@ -708,7 +730,7 @@ def uninstall(database: Path, change: Change) -> None:
     """
     folder = hooks_folder(database)
     if read_settings(change.path) != change.before:
-        raise BadInput(f"{change.path} was changed meanwhile; nothing was changed, try again")
+        raise BadInput(f"another program changed {change.path}; nothing was written. Try again")
     if change.after is None:
         change.path.unlink(missing_ok=True)
     elif change.is_needed:
@@ -774,7 +796,7 @@ def opencode_settings(environ: Mapping[str, str], project: Path | None) -> Setti
         return Settings(home / "plugins" / "watchkeeper.js", home)
     place = project.expanduser().absolute()
     if not place.is_dir():
-        raise NotFound(f"there is no folder {place}")
+        raise NotFound(f"no such folder: {place}")
     return Settings(place / ".opencode" / "plugins" / "watchkeeper.js", home)
 
 
@@ -811,10 +833,10 @@ def plan_opencode_uninstall(database: Path, path: Path) -> Change:
     before = read_settings(path)
     _refuse_other_plugin(path, before)
     if before is None and all(each.path != str(path) for each in load_installed(hooks_folder(database))):
-        raise NotFound(f"no plugin of Watchkeeper at {path}")
+        raise NotFound(f"no Watchkeeper plugin at {path}")
     return Change(path, before, None, None)
 
 
 def _refuse_other_plugin(path: Path, data: bytes | None) -> None:
     if data is not None and not data.startswith(_PLUGIN_MARK.encode()):
-        raise BadInput(f"{path} is no plugin of Watchkeeper; move it first, nothing was changed")
+        raise BadInput(f"{path} is not a Watchkeeper plugin; move it first. Nothing was changed")

@@ -24,10 +24,8 @@ from watchkeeper.transcripts.reading import programs
 
 UNIT = "watchkeeper-follow.service"
 LABEL = "dev.watchkeeper.follow"
-HANDED_ON = (
-    "CLAUDE_CONFIG_DIR", "CODEX_HOME", "OPENCODE_DATA_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "WATCHKEEPER_CONFIG_DIR",
-)  # fmt: skip
-"""Variables that say where logs and the configuration are. No other one is written into a unit."""
+OWN_VARIABLES = ("XDG_CONFIG_HOME", "WATCHKEEPER_CONFIG_DIR")
+"""Variables that say where the configuration is."""
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
@@ -36,6 +34,25 @@ def places(environ: Mapping[str, str], home: Path) -> list[Path]:
     """Where logs of known programs are, as far as those places exist."""
     found = [place for each in programs() for place in each.places(environ, home)]
     return [place for place in dict.fromkeys(found) if place.exists()]
+
+
+class _Asked(dict[str, str]):
+    """An environment without variables, which notes which are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[str, None] = {}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names[name] = None
+        return default
+
+
+def handed_on() -> tuple[str, ...]:
+    """The variables that say where logs and the configuration are: those that readers ask for, and ours."""
+    asked = _Asked()
+    places(asked, Path("/"))
+    return (*asked.names, *OWN_VARIABLES)
 
 
 # --- One process for a database ---
@@ -65,7 +82,7 @@ class FollowerLock:
             pid = os.read(self._descriptor, 20).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise DrivenElsewhere(
-                f"process {pid or 'another one'} follows all logs already: wk import --watch-all --status"
+                f"process {pid or 'another one'} is already following all logs; see wk import --watch-all --status"
             ) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -106,15 +123,15 @@ class Progress:
     def line(self) -> str:
         """One line."""
         if not self.logs:
-            far = "no logs of known programs here"
+            far = "no logs of supported programs found"
         elif self.current == self.logs:
             far = f"all {self.logs:,} logs imported"
         else:
             far = f"{self.current:,} of {self.logs:,} logs imported, {self.pending_bytes / 1e6:,.1f} MB left"
         state = (
-            "runs" + (f" as process {self.pid}" if self.pid else "")
+            "running" + (f" as process {self.pid}" if self.pid else "")
             if self.pid is not None
-            else "does not run"
+            else "not running"
         )
         return f"{state}{'' if self.is_installed else ' (not installed as a service)'}; {far}"
 
@@ -169,10 +186,10 @@ def _systemd_word(text: str) -> str:
 
 
 def unit_text(path: Path, environ: Mapping[str, str], platform: str = sys.platform) -> bytes:
-    """The unit, whose only variables are those of `HANDED_ON`."""
-    kept = {name: environ[name] for name in HANDED_ON if environ.get(name)}
+    """The unit, whose only variables are those that say where logs and the configuration are."""
+    kept = {name: environ[name] for name in handed_on() if environ.get(name)}
     if any("\n" in word for word in (*command(path), *kept.values())):
-        raise BadInput("a path with a line break cannot be written into a unit")
+        raise BadInput("a path with a line break cannot be used in a service unit")
     if platform == "darwin":
         import plistlib
 
@@ -184,7 +201,7 @@ def unit_text(path: Path, environ: Mapping[str, str], platform: str = sys.platfo
     words = " ".join(_systemd_word(word).replace("$", "$$") for word in command(path))
     lines = [
         "[Unit]",
-        "Description=Watchkeeper: keeps the sessions of agent programs",
+        "Description=Watchkeeper: imports the sessions of agent programs",
         "",
         "[Service]",
         f"ExecStart={words}",
@@ -204,7 +221,7 @@ def _manager(platform: str) -> list[str]:
     name = "launchctl" if platform == "darwin" else "systemctl"
     if shutil.which(name) is None:
         raise NotFound(
-            f"there is no {name} here; run `wk import --watch-all` by other means, such as at your login"
+            f"{name} is not installed; start `wk import --watch-all` another way, such as at login"
         )
     return [name] if platform == "darwin" else [name, "--user"]
 
@@ -244,7 +261,7 @@ def install(
             else:
                 unit.write_bytes(before)
             why = " ".join((done.stderr or done.stdout).split())[:300]
-            raise BadInput(f"`{' '.join(words)}` failed, nothing was changed: {why}")
+            raise BadInput(f"`{' '.join(words)}` failed; nothing was changed: {why}")
     return unit
 
 
@@ -256,7 +273,7 @@ def uninstall(environ: Mapping[str, str], home: Path, run: Run = _run, platform:
     """
     unit = unit_path(environ, home, platform)
     if not unit.exists():
-        raise NotFound("the service is not installed: wk import --watch-all --install")
+        raise NotFound("the service is not installed; run wk import --watch-all --install")
     manager = _manager(platform)
     run(
         [*manager, "bootout", f"gui/{os.getuid()}/{LABEL}"]

@@ -9,6 +9,7 @@ it (`watchkeeper.memory.engine`) does.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from watchkeeper.memory.content import copied
-from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
+from watchkeeper.memory.tokens import TokenCounter, as_counter, count_message, default_counter
 from watchkeeper.records.errors import STORE_LOST, LeaseLost, StoreUnusable
 from watchkeeper.records.messages import Message
 
@@ -143,10 +144,19 @@ Role = Literal["observer", "reflector"]
 class BufferingCoordinator:
     """See the module's docstring. Not thread-safe: use it from one event loop."""
 
-    def __init__(self, *, counter: TokenCounter | None = None, now: Callable[[], float] = time.time) -> None:
-        """`counter` counts what an observer was given (for `message_tokens_observed`); tiktoken by
-        default."""
-        self._counter = counter
+    def __init__(
+        self,
+        *,
+        counter: TokenCounter | Callable[[str], int] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`counter` counts what an observer was given (for `message_tokens_observed`): a callable `str -> int` or an
+        object with `count`; tiktoken by default.
+
+        Raises:
+            TypeError: a counter of another shape.
+        """
+        self._counter = None if counter is None else as_counter(counter)
         self._now = now
         self._chunks: list[ObservationChunk] = []
         self._watermark = 0
@@ -193,7 +203,7 @@ class BufferingCoordinator:
         self, observe: Observe, messages: Sequence[Any], end_index: int, previous_observations: Any = None
     ) -> None:
         """Call `observe(messages, previous_observations)` in the background; a no-op while a call runs or
-        after an abort.
+        after an abort. It may be async or not; one that is not runs in a thread.
 
         Success appends a chunk and sets the watermark to `end_index`, an index into the verbatim messages. A
         failure is logged and frees the slot. The messages are copied, so later changes by the caller have no
@@ -201,7 +211,12 @@ class BufferingCoordinator:
 
         Raises:
             RuntimeError: no event loop is running.
+            TypeError: `observe` cannot be called, or `messages` is a text.
         """
+        if not callable(observe) or isinstance(messages, str):
+            raise TypeError(
+                "launch_observer takes a function observe(messages, previous_observations) and a list of messages."
+            )
         epoch, observed = self._epoch, 0
         given = [_copy(message) for message in messages]
 
@@ -209,7 +224,8 @@ class BufferingCoordinator:
             nonlocal observed
             # Counted before the call: what an observer does to its list changes no number.
             observed = sum(self._count(message) for message in given)
-            return await observe(given, previous_observations)
+            told: ObserverOutput = await _awaited(observe, given, previous_observations)
+            return told
 
         def keep(output: ObserverOutput) -> None:
             if epoch != self._epoch:
@@ -280,7 +296,7 @@ class BufferingCoordinator:
         def keep(output: ReflectorOutput) -> None:
             self._reflection = output
 
-        self._launch("reflector", lambda: reflect(given), ReflectorOutput, keep)
+        self._launch("reflector", lambda: _awaited(reflect, given), ReflectorOutput, keep)
 
     def is_reflector_in_flight(self) -> bool:
         """Whether the reflector's slot is taken."""
@@ -352,10 +368,18 @@ class BufferingCoordinator:
         except STORE_LOST as error:
             self.store_lost = error
         except BaseException:  # a panic of an extension module is no Exception, and the slot must be freed
-            log.warning("a call of the %s failed; what it was given stays as it is", role, exc_info=True)
+            log.warning("a call to the %s failed; its messages stay unchanged", role, exc_info=True)
         finally:
             if self._slots.get(role) is slot:
                 del self._slots[role]
+
+
+async def _awaited(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, async or not; one that is not runs in a thread."""
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__):
+        return await call(*arguments)
+    said = await asyncio.to_thread(call, *arguments)
+    return await said if inspect.isawaitable(said) else said
 
 
 def _copy(message: Any) -> Any:

@@ -23,10 +23,7 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
-    raise TypeError(
-        "The messages of a request are shared with later ones and cannot be changed; change a copy"
-        " (copy.deepcopy)."
-    )
+    raise TypeError("Messages are read-only because requests share them; change a copy (copy.deepcopy).")
 
 
 class FrozenDict(dict[str, Any]):
@@ -321,12 +318,16 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
 
     Raises:
         ValueError: its role is not `user` or `assistant`. A system prompt is sent beside the messages.
-        TypeError: its content is neither text nor a list of content blocks.
+        TypeError: it is no mapping, or its content is neither text nor a list of content blocks.
     """
+    if not isinstance(message, Mapping):
+        raise TypeError(
+            f"A message must be a dict with role and content, not {type(message).__name__}: add_message({{'role': 'user', 'content': …}})."
+        )
     role, content = message.get("role"), message.get("content")
     if role in ("system", "developer"):
         raise ValueError(
-            f"A message's role must be 'user' or 'assistant': send the {role} prompt beside get_context(), and give its"
+            f"A message's role must be 'user' or 'assistant': pass the {role} prompt separately from get_context(), and its"
             " size as overhead_tokens."
         )
     if role not in ("user", "assistant"):

@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from watchkeeper.memory import fitting, history
+from watchkeeper.memory import digest, fitting, history
 from watchkeeper.memory.content import (
     after_compaction,
     compacted_text,
@@ -44,7 +44,7 @@ from watchkeeper.memory.history import (
     Rejection,
     WindowTooSmall,
 )
-from watchkeeper.memory.notes import DigestIndex
+from watchkeeper.memory.ledger import Ledger, Notebook
 from watchkeeper.memory.rendering import elide
 from watchkeeper.memory.tokens import TokenCounter, count_message, plain
 from watchkeeper.memory.validation import spliced, unusable
@@ -60,6 +60,10 @@ threshold, or the next message begins the next pass."""
 NOTES_A_MESSAGE = 3
 """For so many messages a digest's notes are made when one is added, from half of the threshold on: all are there before
 the window is full, and the agents whose contexts stay small never pay for them."""
+
+
+REREAD_WINDOWS = 4
+"""So many windows of messages under digests a summary reads again, in parts; if there are more, it reads the digests."""
 
 
 class ContextState:
@@ -84,7 +88,7 @@ class ContextState:
         then void."""
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
-        self.notebook = DigestIndex()
+        self.notebook = Notebook()
         """What a digest would say of the messages shown."""
         self.messages: list[Message] = []
         """Every message that is loaded, oldest first, consecutive. Not to be changed by callers."""
@@ -154,6 +158,8 @@ class ContextState:
             while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
                 start -= 1
             state.messages = ordered[start:]
+        for message in state._tail(state.view):  # a result that comes next is of a call in one of these
+            state.notebook.add(message)
         state._redo = history.redo_stack(state._views, state.view)
         state._held = (
             state._holds(state._redo) or history.before_appends(state._views, state.view).reason == "undo"
@@ -354,8 +360,12 @@ class ContextState:
         start = history.uncovered_from(self.view)
         for observation in reversed(self.view.observations):
             again = self.covered_by(observation) if observation.provisional else ()
-            # A summary reads the messages under a digest, but never more than the window holds.
-            if not again or again[-1].total_tokens - again[0].total_tokens + again[0].tokens > self.limit:
+            # A summary reads the messages under digests, in parts, up to so many windows.
+            if (
+                not again
+                or again[-1].total_tokens - again[0].total_tokens + again[0].tokens
+                > REREAD_WINDOWS * self.limit
+            ):
                 break
             start = observation.covers[0]
         if self._base() < start:
@@ -377,7 +387,7 @@ class ContextState:
             return
         base = self._base()
         if messages[-1].seq + 1 != base or any(b.seq != a.seq + 1 for a, b in pairwise(messages)):
-            raise ValueError(f"Messages up to {base - 1} were expected, without gaps.")
+            raise ValueError(f"Expected messages up to {base - 1} without gaps.")
         self.messages[:0] = messages
         self._note(messages)
 
@@ -425,8 +435,8 @@ class ContextState:
             cut = self.cut_before(up_to, latest)
         if cut == 0:
             self.last_refusal = (
-                "Everything that could be digested is digested already; the newest messages stay, "
-                "and so does what follows a tool call that has no result yet."
+                "All eligible messages are already digested. The newest messages stay, "
+                "as does everything after a tool call without a result."
             )
             return None
         covered = sum(inputs.cost(message) for message in tail[:cut])
@@ -437,7 +447,7 @@ class ContextState:
         budget = min(fitting.digest_budget(self.limit), room, int(self.threshold * LOW_DIGEST_SHARE))
         fitted = inputs.build(cut, budget, fold_all=crowded)
         if fitted.tokens >= self.tokens:
-            self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
+            self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would not be shorter than the messages."
             return None
         return fitted
 
@@ -477,7 +487,7 @@ class ContextState:
         """Apply the result of a pass if its place in the view allows it; else say why not, and change
         nothing."""
         if prepared.epoch != self.epoch:
-            return Rejection("The context was changed by hand while the pass ran.")
+            return Rejection("The context was edited while the pass ran.")
         observation = Observation(
             id=self._next_observation,
             kind=prepared.kind,
@@ -488,6 +498,7 @@ class ContextState:
             level=prepared.level,
             replaces=prepared.replaces,
             created_at=at,
+            ledger=self._ledger_at(prepared.covers[1]),
         )
         parts = spliced(prepared, observation, self.view, self.verbatim, self.last_seq + 1)
         if isinstance(parts, Rejection):
@@ -511,7 +522,7 @@ class ContextState:
         )
         if assembly.tokens >= self.tokens and not stands_in:
             return Rejection(
-                f"The context would not be smaller: {assembly.tokens} tokens instead of {self.tokens}."
+                f"The context would not shrink: {assembly.tokens} tokens instead of {self.tokens}."
             )
         fitted: fitting.Fitted | None = fitting.Fitted(view, (observation,), assembly)
         if assembly.tokens > self.limit:
@@ -520,10 +531,19 @@ class ContextState:
             fitted = fitting.shortened_again(self._fit_inputs(at, view=view))
         if fitted is None:
             return Rejection(
-                f"The context with the summary takes {assembly.tokens} tokens,"
-                f" {assembly.tokens - self.limit} too many."
+                f"With the summary, the context is {assembly.tokens} tokens, {assembly.tokens - self.limit} over the limit."
             )
         return self._take(replace(fitted, new=(observation,)), prepared.reason, at)
+
+    def _ledger_at(self, last: int) -> str:
+        """What was done up to a message, as an observation keeps it."""
+        before = [one for one in self.view.observations if one.covers[1] <= last]
+        start = before[-1].covers[1] if before else 0
+        ledger = Ledger.up_to(
+            before, [one for one in self.messages if start < one.seq <= last], self.notebook
+        )
+        digest.bound(ledger, fitting.digest_budget(self.limit))
+        return ledger.stored(self.notebook)
 
     def undo(self, *, at: float, to: int | None = None) -> Change:
         """Go back to the view before the last compaction; messages appended since stay. `to`: the version
@@ -676,11 +696,11 @@ class ContextState:
                 raise ValueError(f"Message {seq} is pinned; unpin it first.")
             if seq not in shown:
                 raise ValueError(
-                    f"Message {seq} is not shown in this context; only a message that is shown can be dropped."
+                    f"Message {seq} is not shown in this context; only shown messages can be dropped."
                 )
             short = elide(shown[seq], self.agent_id, 0, self.counter)
             if short.tokens >= self.shown_tokens(shown[seq]):
-                raise ValueError(f"Message {seq} is shown as short as it can be.")
+                raise ValueError(f"Message {seq} is already shown as short as possible.")
             elided[seq] = short
         new: list[Observation] = []
         for number, text in texts.items():
@@ -688,7 +708,7 @@ class ContextState:
             if place is None:
                 raise ValueError(f"Observation {number} is not in this context.")
             if not text.strip():
-                raise ValueError("The text is empty: nothing would stand for the messages that it covers.")
+                raise ValueError("The text is empty: nothing would represent the messages that it covers.")
             if text == observations[place].text:
                 continue
             edited = replace(
@@ -709,14 +729,14 @@ class ContextState:
         tokens = sum(message.tokens for message in pinned.values())
         if set(pinned) - set(self.view.pins) and tokens > self.limit * fitting.PINS_SHARE:
             raise ValueError(
-                f"The pinned messages would take {tokens} tokens, more than the"
-                f" {int(self.limit * fitting.PINS_SHARE)} that pins may take: a third of the {self.limit} allowed."
+                f"The pinned messages would take {tokens} tokens. Pins may take"
+                f" {int(self.limit * fitting.PINS_SHARE)}, a third of the limit of {self.limit}."
             )
         assembly = self._assemble(view, [pinned[seq] for seq in view.pins if seq < start])
         if assembly.tokens > self.limit:
             raise ValueError(
-                f"The context would take {assembly.tokens} tokens, {assembly.tokens - self.limit} more than the"
-                f" {self.limit} allowed."
+                f"The context would take {assembly.tokens} tokens, {assembly.tokens - self.limit} over the limit"
+                f" of {self.limit}."
             )
         return fitting.Fitted(view, tuple(new), assembly)
 
@@ -736,9 +756,9 @@ class ContextState:
         for seq in pin:
             if seq not in known:
                 loaded = "is not loaded" if 1 <= seq <= self.last_seq else "is not in this context"
-                raise ValueError(f"Message {seq} {loaded}; only a message that is there can be pinned.")
+                raise ValueError(f"Message {seq} {loaded}; only loaded messages can be pinned.")
             if seq in pinned and seq not in self.view.elided:
-                raise ValueError(f"Message {seq} is pinned already.")
+                raise ValueError(f"Message {seq} is already pinned.")
         return {seq: known[seq] for seq in pinned | paired(ordered, pin)}
 
     # --- how ------------------------------------------------------------------------------------------------
@@ -776,11 +796,11 @@ class ContextState:
             for view in history.undo_targets(self._views, self.view):
                 if view.version == to:
                     return view
-            raise ValueError(f"Version {to} is not one that a compaction of this context began with.")
+            raise ValueError(f"No compaction of this context started from version {to}.")
         if move == "undo":
             return history.undo_target(self._views, self.view)
         if not self._redo:
-            raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
+            raise ValueError("Nothing to redo: there was no undo, or the context has changed since.")
         return self._views[self._redo[-1]]
 
     @property
@@ -823,7 +843,7 @@ class ContextState:
         covered = [seq for seq in view.pins if seq < start]
         for seq in covered:
             if seq not in self._kept:
-                raise ValueError(f"Message {seq} is pinned, and it is not loaded.")
+                raise ValueError(f"Message {seq} is pinned but not loaded.")
         return [self._kept[seq] for seq in covered]
 
     def _keep(self, pins: Collection[int], among: Mapping[int, Message] | None = None) -> None:
@@ -895,6 +915,7 @@ class ContextState:
             citations=tuple(dict.fromkeys((1, last))),
             replaces=tuple(one.id for one in self.view.observations),
             created_at=at,
+            ledger=self._ledger_at(last),
         )
         view = self._with_pins(
             replace(
@@ -997,9 +1018,9 @@ class ContextState:
                 fitted = fitting.shortened_again(self._fit_inputs(at, view=parts), later)
                 if fitted is None or fitted.new:
                     raise ValueError(
-                        f"Version {target.version} of the context does not fit any more: it would take "
-                        f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit}"
-                        " allowed."
+                        f"Version {target.version} of the context no longer fits: it would take "
+                        f"{assembly.tokens} tokens, {assembly.tokens - self.limit} over the limit of {self.limit}"
+                        "."
                     )
                 parts, assembly = fitted.view, fitted.assembly
         return parts, assembly

@@ -1,92 +1,94 @@
 """The deterministic digest: the text that a context shows when no model has summarised in time.
 
-It keeps the user's words, the current to-do list, the current work and what comes next, decisions, errors of
-failing calls, files (edited before read), names of functions and types, and last results. Each line cites the
-number of its source message, and a pointer leads to the whole. A new digest takes over the lines of an earlier
-one, so its cost is that of the newly covered messages. A budget in tokens bounds its size.
+It is the ledger of the work (`memory.ledger`), cut to a budget in tokens by what a reader needs to continue. Each
+line cites the number of its source message, and a pointer leads to the messages themselves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from watchkeeper.memory.notes import (
+from watchkeeper.memory.content import blocks_of, result_text
+from watchkeeper.memory.ledger import (
+    AGENTS,
     ASKED,
-    BOX_LINE,
     BOXES,
-    CURRENT,
-    DECISIONS,
+    CHANGES_KEPT,
+    COMMANDS,
+    DONE,
     EARLIER,
-    ERRORS,
-    FILES,
-    GOALS,
-    HERE,
-    LINE_CHARACTERS,
-    LISTED,
-    MENTIONED,
-    NAMES,
+    EDITED,
+    FAILED,
+    LONG,
+    MODE,
+    NOT_RUN,
     OPEN,
-    PROGRESS,
-    RESULTS,
+    OUTCOMES,
+    PUBLISHES,
+    READ,
+    RUNNING,
+    SAID,
+    SAVED,
+    SCAN_CHARACTERS,
     SECTIONS,
-    SHELLS,
     TODO,
-    DigestIndex,
-    Note,
-    shortened_words,
-    wanted_lines,
-    wanted_words,
+    UNKNOWN,
+    WORDS,
+    WORK,
+    Entry,
+    Ledger,
 )
+from watchkeeper.memory.notes import clipped
 from watchkeeper.memory.rendering import pointer_of
 from watchkeeper.memory.tokens import TokenCounter, plain
+from watchkeeper.memory.words import HERE, LINE_CHARACTERS, shortened_words
 from watchkeeper.records.messages import Message, Observation, ObservationKind
 from watchkeeper.records.text import one_line
-from watchkeeper.records.tool_inputs import PATH
 
-MOST_LINES = {GOALS: 300, FILES: 300, NAMES: 600}
-CANDIDATES_PER_SECTION = 80
-"""So many lines of a section are kept until the digest is written, where `MOST_LINES` does not say more."""
-TITLE = "Digest, made without a model. Whole text: "
+TITLE = "Digest, made without a model. Full text: "
 
 SHARES = {
-    ASKED: 0.25, GOALS: 0.55, OPEN: 0.1, CURRENT: 0.1, EARLIER: 0.3, FILES: 0.25, ERRORS: 0.1, NAMES: 0.2, DECISIONS: 0.08,
-    RESULTS: 0.04,
+    ASKED: 0.25, WORDS: 0.45, MODE: 0.15, TODO: 0.15, WORK: 0.15, EDITED: 0.2, COMMANDS: 0.12, AGENTS: 0.15, SAVED: 0.05,
+    EARLIER: 0.3, SAID: 0.15, READ: 0.04,
 }  # fmt: skip
 """The share of the budget that a section may take before the others; in the order in which they are served."""
-REST = (GOALS, FILES, NAMES, DECISIONS, EARLIER, ERRORS, PROGRESS, RESULTS, CURRENT, OPEN)
+QUOTATIONS = frozenset({WORDS, WORK, SAID, EARLIER})
+REST = (WORDS, MODE, TODO, WORK, EDITED, AGENTS, SAID, COMMANDS, EARLIER, SAVED, READ)
 """The order in which sections take what is left."""
 
-_CITED = re.compile(r"\(#(\d+)\)$")
-_FILE = re.compile(
-    r"(?P<verb>edited |read )?(?P<path>.+?)(?:, lines (?P<lines>[\d\-, ]+))?(?P<change>: `.*)?$", re.DOTALL
-)
-_CHANGE = ": `"
-MENTIONED_FOLDED = 100
-"""The newest identifiers appended to a summary that a digest in its place takes over at most."""
-CHANGES_SHOWN = 10
-"""A digest says what changed in so many files, those edited last."""
-_OPEN_LINE = re.compile(rf"{TODO}(?: (?P<key>\[[^\]]+\]))?: ")
 _SHRINK = 0.9
+ENOUGH, MOST_GENEROUS = 0.94, 6.0
+"""A digest that spends less of its budget is composed again, with larger shares for texts that were shortened."""
 _FRAME_CHARACTERS = 10
 """Characters of a line beside its text: `- … (#1234)`."""
 TITLE_TOKENS = 6
 """At most, of a section's title with its colon and line end."""
-NAMES_A_LINE = 12
 LEAST_WORDS = 160
-"""Characters of a message of the user below which the oldest are left out instead."""
+"""Characters of a message of the person below which the oldest are left out instead."""
+LEAST_LINE = 60
+"""Characters below which a shortened line says nothing beside its pointer."""
+SAMPLE_CHARACTERS = 160
+CHARACTERS_A_TOKEN = 3
+MARGIN = 1.03
+"""What lines are estimated higher than their sample, so that the whole is rarely too long."""
+LEAST_RESULT = 400
+"""The same of a sub-agent's result."""
+PATHS_A_LINE = 8
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """A line of a digest, before it is known whether there is room for it."""
+
     text: str
     seq: int
-    weight: int = 1
+    rank: int = 0
+    """Which lines of a section come first when space is short: those of the highest rank, and of these the newest."""
 
-    def shown(self, width: int) -> str:
-        text = self.text if len(self.text) <= width else one_line(self.text, width)
-        return f"- {text} (#{self.seq})"
+    def shown(self) -> str:
+        return f"- {self.text.replace(chr(10), chr(10) + '  ')} (#{self.seq})"
 
 
 class Written(NamedTuple):
@@ -97,330 +99,108 @@ class Written(NamedTuple):
     tokens: int
 
 
-@dataclass(slots=True)
-class DigestNotes:
-    """What was picked out of the messages that a digest will cover, by section; oldest first."""
+def write(
+    ledger: Ledger,
+    agent_id: str,
+    covers: tuple[int, int],
+    budget: int,
+    counter: TokenCounter,
+    asked: Sequence[tuple[int, str]] = (),
+    beside_messages: bool = False,
+    beside: Sequence[Observation] = (),
+    shown: Collection[int] = (),
+) -> Written:
+    """The digest of the messages `covers`, of at most `budget` tokens (or the bare pointer, where that alone is more).
 
-    first: int
-    last: int
-    agent_id: str
-    sections: dict[str, list[_Line]] = field(default_factory=dict)
-    _kept: dict[str, dict[str, _Line]] = field(default_factory=dict)
-    """By section, what is kept under each key."""
-
-    @classmethod
-    def gather(
-        cls,
-        agent_id: str,
-        covers: tuple[int, int],
-        earlier: Sequence[Observation],
-        messages: Iterable[Message],
-        instructions: str | None = None,
-        *,
-        notebook: DigestIndex | None = None,
-        beside: Sequence[Observation] = (),
-    ) -> DigestNotes:
-        """Read `earlier` observations (which the digest will replace), then `messages`, up to `covers[1]`.
-
-        `notebook`: what was noted of the messages before; what it lacks is read now. `beside`:
-        observations that stay before the digest; it takes over their to-do list (see `without_open_tasks`).
-        """
-        notes = cls(covers[0], covers[1], agent_id)
-        for _ in notes.reading(earlier, messages, instructions, notebook=notebook, beside=beside):
-            pass
-        return notes
-
-    def reading(
-        self,
-        earlier: Sequence[Observation],
-        messages: Iterable[Message],
-        instructions: str | None = None,
-        *,
-        notebook: DigestIndex | None = None,
-        beside: Sequence[Observation] = (),
-    ) -> Iterator[None]:
-        """The work of `gather` in steps of an observation or a message, for callers that let others run between them."""
-        notebook = notebook or DigestIndex()
-        wanted = wanted_words(instructions)
-        for observation in beside:
-            if observation.kind is ObservationKind.DIGEST:
-                self._fold(observation, only=OPEN)
-                yield
-        for observation in earlier:
-            self._fold(observation)
-            yield
-        for message in messages:
-            for note in notebook.of(message):
-                self._take(note, message.seq)
-            if wanted:
-                for line in wanted_lines(message, wanted):
-                    self._add(ASKED, line, message.seq)
-            yield
-        for seq, note in notebook.lists_after(self.last):
-            if note.text is None:  # what later messages, which stay, say of the list is newer
-                self._take(note, seq)
-        self._settle()
-
-    # --- taking notes ---------------------------------------------------------------------------------------
-
-    def _take(self, note: Note, seq: int) -> None:
-        section, text, key, weight = note
-        if text is None:
-            self._void(section, key, seq)
-        elif text:
-            if section == FILES:
-                self._take_file(text, seq)
-            elif section == OPEN and key == BOXES:
-                self._keep(section, f"{key} {text}", _Line(text, seq))
-            else:
-                if section == GOALS:
-                    text = text.replace(HERE, pointer_of(self.agent_id, seq))
-                self._keep(section, key or text, _Line(text, seq, weight))
-
-    def _void(self, section: str, key: str, seq: int) -> None:
-        lines = self._kept.get(section)
-        if not lines:
-            return
-        if section == OPEN and not key:
-            lines.clear()
-        elif key == BOXES:
-            for one in [one for one in lines if one.startswith(BOXES)]:
-                del lines[one]
-        elif section == ERRORS and key in lines:
-            error = lines.pop(key)
-            if error.weight and not _FIXED.search(error.text) and SHELLS.search(key.partition(" ")[0]):
-                fixed = f"{one_line(error.text, LINE_CHARACTERS - 80)}{self._fix_of(error.seq, seq)}"
-                self._keep(section, f"{key} {error.seq}", error._replace(text=fixed))
-        else:
-            lines.pop(key, None)
-            if section == OPEN and self._kept.get(CURRENT, {}).get("now", _NOTHING).text.endswith(
-                f"task {key}"
-            ):
-                del self._kept[CURRENT]["now"]
-
-    def _fix_of(self, failed: int, passed: int) -> str:
-        """What was edited between a failure and the success of the same call."""
-        edited = [
-            key.rpartition("/")[2]
-            for key, line in self._kept.get(FILES, {}).items()
-            if line.seq > failed and line.text.startswith("edited ")
-        ]
-        return f" → passed in #{passed}" + (f" after edits to {', '.join(edited[-3:])}" if edited else "")
-
-    def _take_file(self, text: str, seq: int) -> None:
-        """The newest state of a file, once: edited goes before read, read before named."""
-        match = _FILE.fullmatch(text)
-        if match is None:
-            return
-        key = match["path"]
-        before = self._kept.get(FILES, {}).get(key)
-        if before is not None:
-            if before.text.startswith("edited ") and match["verb"] != "edited ":
-                return
-            if before.text.startswith("read ") and match["verb"] is None:
-                return
-            if before.text.startswith("read ") and match["verb"] == "read ":
-                known = _FILE.fullmatch(before.text)
-                text = f"read {key}{_spans(known['lines'] if known else None, match['lines'])}"
-        self._keep(FILES, key, _Line(text, seq, (before.weight if before else 0) + 1))
-
-    def _keep(self, section: str, key: str, line: _Line) -> None:
-        lines = self._kept.setdefault(section, {})
-        before = lines.pop(key, None)
-        if section == NAMES and before is not None:
-            line = line._replace(weight=before.weight + line.weight)
-        lines[key] = line
-        most = MOST_LINES.get(section, CANDIDATES_PER_SECTION)
-        if len(lines) > 2 * most:
-            self._kept[section] = dict(_most_telling(section, list(lines.items()), most))
-
-    def _add(self, title: str, text: str, seq: int) -> None:
-        text = plain(one_line(text, 2 * LINE_CHARACTERS))
-        if text:
-            self._keep(title, text, _Line(text, seq))
-
-    def _fold(self, observation: Observation, only: str | None = None) -> None:
-        title = EARLIER
-        own = observation.kind is ObservationKind.DIGEST
-        written, _, mentioned = observation.text.partition(f"\n{MENTIONED}:\n")
-        for line in mentioned.splitlines()[-MENTIONED_FOLDED:] if only is None else ():
-            self._fold_identifier(line, observation.covers[1])
-        for line in written.splitlines():
-            stripped = line.strip()
-            if stripped.startswith(TITLE) or not stripped:
-                continue
-            if named := _title_of(stripped, own):
-                title = named
-                continue
-            if only is not None and title != only:
-                continue
-            cited = _CITED.search(stripped)
-            seq = int(cited.group(1)) if cited else observation.covers[1]
-            if not 1 <= seq <= observation.covers[1]:
-                seq = observation.covers[1]
-            text = (stripped[: cited.start()] if cited else stripped).removeprefix("- ").strip()
-            if text:
-                self._fold_line(title, text, seq, own=own)
-
-    def _fold_identifier(self, line: str, last: int) -> None:
-        """A line of `MENTIONED`: a file, a name, or the words of an error. `last`: the newest message covered."""
-        listed = LISTED.fullmatch(line)
-        name, seq = (listed[1], min(max(1, int(listed[2])), last)) if listed else (line, last)
-        if " " in name or "," in name:
-            self._add(EARLIER, name, seq)
-            return
-        section = FILES if "/" in name or PATH.fullmatch(name) else NAMES
-        if name not in self._kept.get(section, {}):
-            self._keep(section, name, _Line(plain(name), seq))
-
-    def _fold_line(self, title: str, text: str, seq: int, *, own: bool) -> None:
-        if title == NAMES:
-            for name in text.split(", "):
-                self._keep(NAMES, name, _Line(name, seq, FOLDED_WEIGHT))
-        elif title == FILES:
-            self._take_file(text, seq)
-        elif title == OPEN:
-            if text.startswith(BOX_LINE):
-                self._keep(OPEN, f"{BOXES} {text}", _Line(text, seq))
-                return
-            if not (match := _OPEN_LINE.match(text)):
-                text = f"{TODO}: {text}"
-            self._keep(OPEN, (match and match["key"]) or text, _Line(text, seq))
-        elif title == CURRENT:
-            kind = text.partition(":")[0]
-            self._keep(CURRENT, _CURRENT_KEYS.get(kind, kind), _Line(text, seq))
-        elif title == ERRORS and ": " in text and not _FIXED.search(text):
-            self._keep(ERRORS, text.partition(": ")[0], _Line(text, seq))
-        elif own:
-            self._keep(title, text, _Line(text, seq))
-        else:
-            self._add(title, text, seq)
-
-    def _settle(self) -> None:
-        """Bound each section, and resolve what one section says of another."""
-        opened = self._kept.get(OPEN, {})
-        if any(not key.startswith(BOXES) for key in opened):
-            self._void(OPEN, BOXES, self.last)
-        current = self._kept.get(CURRENT, {})
-        if (now := current.get("now")) and now.text.startswith("now: task ["):
-            item = opened.get(now.text.removeprefix("now: task "))
-            if item is None:
-                del current["now"]
-            else:
-                current["now"] = now._replace(text=f"now: {item.text.partition(': ')[2]}")
-        plan = current.get("plan", _NOTHING).text.removeprefix("next: ").rstrip("…")
-        if plan and plan in current.get("said", _NOTHING).text:
-            del current["plan"]
-        self._forget_old_changes()
-        for title in SECTIONS:
-            lines = list(self._kept.get(title, {}).items())
-            if lines:
-                most = MOST_LINES.get(title, CANDIDATES_PER_SECTION)
-                self.sections[title] = [line for _, line in _most_telling(title, lines, most)]
-        self._kept.clear()
-
-    def _forget_old_changes(self) -> None:
-        """Say of the files edited last what changed, of others only that they were edited."""
-        files = self._kept.get(FILES, {})
-        changed = sorted((line.seq, path) for path, line in files.items() if _CHANGE in line.text)
-        for _, path in changed[:-CHANGES_SHOWN]:
-            files[path] = files[path]._replace(text=files[path].text.partition(_CHANGE)[0])
-
-    # --- writing --------------------------------------------------------------------------------------------
-
-    def write(self, budget: int, counter: TokenCounter) -> Written:
-        """The digest, of at most `budget` tokens (or the bare pointer, where that alone is more)."""
-        head = TITLE + pointer_of(self.agent_id, self.first, self.last)
-        bare = f"Whole text: {pointer_of(self.agent_id, self.first, self.last)}"
-        room = budget
-        while room > 0:
-            text, cited = self._compose(head, room, counter)
-            spent = counter.count(text)
-            if text == head:
-                break
-            if spent <= budget:
-                known = {seq for seq in cited if self.first <= seq <= self.last}
-                return Written(text, tuple(sorted({self.first, self.last, *known})), spent)
-            # Lines are estimated, the whole is counted: where it came out longer, fewer of them.
+    `asked`: lines that hold what somebody asked to keep, with their messages (`wanted`). `beside_messages`: for a
+    reader of the messages themselves, who needs no quotations. `beside`: observations that stay before the digest.
+    `shown`: messages that the context shows as they are beside it, as the assignment and what is pinned.
+    """
+    first, last = covers
+    bound(ledger, budget)
+    pointer = pointer_of(agent_id, first, last)
+    titles = [title for title in SECTIONS if not (beside_messages and title in QUOTATIONS)]
+    sections = {title: lines for title in titles if (lines := _lines(ledger, title, first, agent_id))}
+    said = "\n".join(one.text for one in beside)
+    if (said or shown) and WORDS in sections:
+        told = [line for line in sections.pop(WORDS) if line.seq not in shown]
+        kept = [line for line in told if line.seq >= first or line.text not in said]
+        sections |= {WORDS: kept} if kept else {}
+    for changes in range(1, CHANGES_KEPT + 1):  # as many as the share of the files has room for
+        more = _lines(ledger, EDITED, first, agent_id, changes)
+        if sum(len(line.text) for line in more) > SHARES[EDITED] * budget * CHARACTERS_A_TOKEN:
+            break
+        if more:
+            sections[EDITED] = more
+    if asked:
+        sections = {
+            ASKED: [Line(plain(one_line(text, 2 * LINE_CHARACTERS)), seq) for seq, text in asked],
+            **sections,
+        }
+    best: Written | None = None
+    room, generous, cites = budget, 1.0, 0
+    while room > 0:
+        text, cited = _compose(TITLE + pointer, sections, room, counter, agent_id, generous)
+        spent = counter.count(text)
+        if text == TITLE + pointer:
+            break
+        if spent <= budget:
+            if best is None or (spent > best.tokens and len(cited) >= cites):
+                cites = len(cited)
+                known = {seq for seq in cited if first <= seq <= last}
+                best = Written(text, tuple(sorted({first, last, *known})), spent)
+            if spent >= ENOUGH * budget or generous >= MOST_GENEROUS:
+                return best
+            generous *= 1.6  # texts were shortened to their share while others left room
+        elif best is not None:
+            return best
+        else:  # lines are estimated, the whole is counted: where it came out longer, fewer of them
             room = int(room * min(_SHRINK, budget / spent))
-        return Written(bare, tuple(sorted({self.first, self.last})), counter.count(bare))
-
-    def _compose(self, head: str, budget: int, counter: TokenCounter) -> tuple[str, set[int]]:
-        width = max(40, min(2 * LINE_CHARACTERS, budget))
-        total = left = budget - counter.count(head) - 2
-        ranked = {title: _by_rank(lines, title) for title, lines in self.sections.items()}
-        ratios = _tokens_per_character(ranked, counter)
-        if GOALS in ranked:
-            room = total * SHARES[GOALS] / ratios[GOALS]
-            ranked[GOALS] = _words_within(ranked[GOALS], int(room), self.agent_id)
-        chosen: dict[str, list[_Line]] = {}
-        listed: set[str] = set()  # a line of one section is not repeated in another
-        places = dict.fromkeys(ranked, 0)
-
-        def take(title: str, most: float) -> None:
-            """Take lines of a section for at most `most` tokens."""
-            nonlocal left
-            lines, place = ranked[title], places[title]
-            ratio, frame = ratios[title], _FRAME_CHARACTERS if title != NAMES else 2
-            while place < len(lines) and left > 0 and most > 0:
-                line = lines[place]
-                place += 1
-                beginning = line.text[:80] if title not in (FILES, NAMES) else ""
-                if beginning and beginning in listed:
-                    continue
-                size = len(line.text) if title == GOALS else min(len(line.text), width)
-                cost = int((size + frame) * ratio) + 1 + (TITLE_TOKENS if title not in chosen else 0)
-                if cost > left:
-                    continue
-                left -= cost
-                most -= cost
-                listed.add(beginning)
-                chosen.setdefault(title, []).append(line)
-            places[title] = place
-
-        for title in SHARES:
-            if title in ranked:
-                take(title, 1)
-        for title, share in SHARES.items():
-            if title in ranked:
-                take(title, min(left, share * total))
-        for title in REST:
-            if title in ranked:
-                take(title, left)
-        parts = [head]
-        cited: set[int] = set()
-        for title in SECTIONS:
-            if title not in chosen:
-                continue
-            parts.append(f"{title}:")
-            for line in _in_order(chosen[title], title):
-                parts.append(line.shown(max(width, len(line.text)) if title in (GOALS, NAMES) else width))
-                cited.add(line.seq)
-        return "\n".join(parts), cited
+    if best is not None:
+        return best
+    bare = f"Full text: {pointer}"
+    return Written(bare, tuple(sorted({first, last})), counter.count(bare))
 
 
-_NOTHING = _Line("", 0)
-_FIXED = re.compile(r" → passed in #\d+")
-_CURRENT_KEYS = {"next": "plan", "last call": "call"}
-FOLDED_WEIGHT = 6
-"""The weight of a name that an earlier digest chose."""
+def bound(ledger: Ledger, budget: int) -> None:
+    """Drop from a ledger what no digest of that budget will ever have room for."""
+    for title, share in SHARES.items():
+        ledger.bound(title, int(max(1, LEDGER_DIGESTS * share) * budget * CHARACTERS_A_TOKEN))
 
 
-def _title_of(line: str, own: bool) -> str | None:
-    """The section that a line begins; of a text that a model wrote, only its to-do list is a section."""
-    if not line.endswith(":") or line.startswith("- "):
-        return None
-    if own:
-        return line[:-1] if line[:-1] in SECTIONS else None
-    return OPEN if line.strip("#*0123456789. ").lower().startswith("open") else EARLIER
+LEDGER_DIGESTS = 5
+"""A ledger holds at most what fills the share of a section so many times, or a whole digest."""
+
+_WORD = re.compile(r"\w{4,}")
 
 
-def without_open_tasks(
+def wanted(messages: Iterable[Message], instructions: str | None) -> list[tuple[int, str]]:
+    """Lines of texts and results that hold a word of instructions to keep something, with their messages."""
+    words = frozenset(word.lower() for word in _WORD.findall(instructions or ""))
+    found = []
+    for message in messages if words else ():
+        for block in blocks_of(message.content):
+            kind = block.get("type")
+            if kind in ("text", "tool_result"):
+                text = clipped(
+                    str(block.get("text", "")) if kind == "text" else result_text(block), SCAN_CHARACTERS
+                )
+                lines = text.splitlines()[:200]
+                found += [
+                    (message.seq, line) for line in lines if words.intersection(_WORD.findall(line.lower()))
+                ]
+    return found
+
+
+def without_what_changes(
     observations: Sequence[Observation], next_id: int, counter: TokenCounter
 ) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
-    """Observations of which a later digest takes over the to-do list: those before the first digest that has
-    one, and copies of the others without it (numbered from `next_id`)."""
-    shown = [_without_list(one) if one.kind is ObservationKind.DIGEST else one.text for one in observations]
+    """Observations beside a new digest, which says what holds now: those before the first digest that says it too, and
+    copies of the others without that (numbered from `next_id`)."""
+    shown = [
+        _without_changing(one.text) if one.kind is ObservationKind.DIGEST else one.text
+        for one in observations
+    ]
     first = next(
         (place for place, text in enumerate(shown) if text != observations[place].text), len(observations)
     )
@@ -431,100 +211,242 @@ def without_open_tasks(
     return tuple(observations[:first]), tuple(copies)
 
 
-def _without_list(observation: Observation) -> str:
-    kept: list[str] = []
-    title = ""
-    for line in observation.text.splitlines():
+CHANGING = frozenset({TODO, MODE, WORK})
+"""Sections of which only the newest holds."""
+
+
+def _without_changing(text: str) -> str:
+    kept, title = [], ""
+    for line in text.splitlines():
         if line.endswith(":") and line[:-1] in SECTIONS:
             title = line[:-1]
-        if title not in (OPEN, CURRENT):
+        if title not in CHANGING:
             kept.append(line)
     return "\n".join(kept)
 
 
-def _spans(*spans: str | None) -> str:
-    """Line spans joined, the newest four: `, lines 1-80, 120-160`; empty where one read the whole file."""
-    if None in spans:
-        return ""
-    known = dict.fromkeys(one.strip() for span in spans for one in (span or "").split(",") if one.strip())
-    return f", lines {', '.join(list(known)[-4:])}"
+# --- The lines of each section ------------------------------------------------------------------------------
 
 
-SAMPLE_CHARACTERS = 160
-MARGIN = 1.03
-"""What lines are estimated higher than their sample, so that the whole is rarely too long."""
+def _lines(ledger: Ledger, title: str, first: int, agent_id: str, changes: int = 0) -> list[Line]:
+    """What a section may say, in the order of messages. What other observations cover (before `first`) they say, but
+    for the person's words and what still holds."""
+    kept = ledger.entries(title)
+    if title not in (WORDS, MODE, TODO):
+        kept = {key: each for key, each in kept.items() if each.seq >= first or each.read >= first}
+    if title == SAID:
+        first = max((each.seq for each in ledger.entries(WORDS).values()), default=0)
+    lines = _edited(kept, changes) if title == EDITED else _MAKERS.get(title, _plain_lines)(kept, first)
+    return [
+        line._replace(text=line.text.replace(HERE, pointer_of(agent_id, line.seq)))
+        for line in lines
+        if line.text
+    ]
 
 
-def _tokens_per_character(ranked: dict[str, list[_Line]], counter: TokenCounter) -> dict[str, float]:
+def _plain_lines(entries: dict[str, Entry], _first: int) -> list[Line]:
+    return [Line(each.text, each.seq) for each in entries.values()]
+
+
+def _words(entries: dict[str, Entry], first: int) -> list[Line]:
+    oldest = next(iter(entries), None)
+    return [
+        Line(each.text, each.seq, (each.seq >= first) + 2 * (key == oldest)) for key, each in entries.items()
+    ]
+
+
+def _mode(entries: dict[str, Entry], _first: int) -> list[Line]:
+    return [Line(f"{_PLANS.get(each.state, '')}{each.text}", each.seq) for each in entries.values()]
+
+
+_PLANS = {
+    OPEN: "a plan waiting for approval:\n",
+    DONE: "the approved plan:\n",
+    FAILED: "a plan that the user rejected:\n",
+}
+
+
+def _todo(entries: dict[str, Entry], _first: int) -> list[Line]:
+    """Open items first; what is done in one line, as it tells what was there to do."""
+    by_tool = {key: each for key, each in entries.items() if not key.startswith(BOXES)}
+    items = (by_tool or entries).values()
+    lines = [
+        Line(f"{each.state}: {each.text}", each.seq, 2 if each.state == RUNNING else 1)
+        for each in items
+        if each.state != DONE
+    ]
+    done = [each for each in items if each.state == DONE]
+    if done:
+        told = f"{DONE} ({len(done)}): {'; '.join(each.text for each in done)}"
+        lines.append(Line(told, max(each.seq for each in done), 1))
+    return lines
+
+
+def _work(entries: dict[str, Entry], _first: int) -> list[Line]:
+    lines = []
+    for key, each in entries.items():
+        text = f"last calls: {'; '.join(each.details)}" if each.details else each.text
+        lines.append(Line(text, each.seq, key == "said"))
+    return lines
+
+
+def _commands(entries: dict[str, Entry], _first: int) -> list[Line]:
+    """The last outcome of each command: those that failed first, then those that answered something."""
+    lines = []
+    for each in entries.values():
+        told = "; ".join(each.details)
+        outcome = OUTCOMES.get(each.state, each.state)
+        rank = 1 if any("failed in #" in one for one in each.details) else 0
+        rank = 2 if each.state in (FAILED, UNKNOWN, NOT_RUN) or PUBLISHES.match(each.text) else rank
+        lines.append(Line(f"{each.text} → {outcome}" + (f": {told}" if told else ""), each.seq, rank))
+    return lines
+
+
+def _edited(entries: dict[str, Entry], most: int) -> list[Line]:
+    """Each file with the last lines that edits brought, of each at most so many."""
+    lines = []
+    for path, each in entries.items():
+        times = f" ({each.edits} edits)" if each.edits > 1 else ""
+        changes = (
+            ": " + ", ".join(f"`{one}`" for one in each.details[-most:]) if each.details and most else ""
+        )
+        again = f"; read since in #{each.read}" if each.read > each.seq else ""
+        lines.append(Line(f"{path}{times}{changes}{again}", each.seq))
+    return lines
+
+
+def _read(entries: dict[str, Entry], _first: int) -> list[Line]:
+    """Files that were only read, some to a line, the newest first."""
+    newest = list(entries.values())[::-1]
+    groups = [newest[at : at + PATHS_A_LINE] for at in range(0, len(newest), PATHS_A_LINE)]
+    return [Line(", ".join(each.text for each in group), group[0].seq) for group in groups][::-1]
+
+
+def _said(entries: dict[str, Entry], since: int) -> list[Line]:
+    """What the agent said before its newest words. A remark before a call gives way to longer texts, and what was said
+    before the person's last words to what was said since."""
+    said = list(entries.values())[:-1]
+    return [Line(each.text, each.seq, 2 * (each.state == LONG) + (each.seq > since)) for each in said]
+
+
+_MAKERS = {
+    WORDS: _words,
+    MODE: _mode,
+    TODO: _todo,
+    WORK: _work,
+    COMMANDS: _commands,
+    READ: _read,
+    SAID: _said,
+}
+
+
+# --- Cutting them to the budget -----------------------------------------------------------------------------
+
+
+def _compose(
+    head: str,
+    sections: dict[str, list[Line]],
+    budget: int,
+    counter: TokenCounter,
+    agent_id: str,
+    generous: float = 1.0,
+) -> tuple[str, set[int]]:
+    total = left = budget - counter.count(head) - 2
+    ranked = {
+        title: sorted(lines, key=lambda line: (line.rank, line.seq), reverse=True)
+        for title, lines in sections.items()
+    }
+    ratios = _tokens_per_character(ranked, counter)
+    whole = {
+        title: sum(len(line.text) + _FRAME_CHARACTERS + 1 for line in lines) * ratios[title] + TITLE_TOKENS
+        for title, lines in ranked.items()
+    }
+    for title, least in ((WORDS, LEAST_WORDS), (AGENTS, LEAST_RESULT)):
+        if title in ranked:
+            left_by_others = total - sum(whole.values()) + whole[title]
+            room = int(max(generous * total * SHARES[title], left_by_others) / ratios[title])
+            ranked[title] = _levelled(ranked[title], room, least, agent_id)
+    chosen: dict[str, list[Line]] = {}
+    places = dict.fromkeys(ranked, 0)
+
+    def take(title: str, most: float, lines_most: int = 1_000) -> None:
+        """Take lines of a section for at most `most` tokens. One line that is longer than that is shortened."""
+        nonlocal left
+        ratio, frame = ratios[title], _FRAME_CHARACTERS
+        while places[title] < len(ranked[title]) and lines_most > 0 and min(left, most) > 0:
+            line = ranked[title][places[title]]
+            title_tokens = TITLE_TOKENS if title not in chosen else 0
+            fits = int((min(left, most) - title_tokens - 1) / ratio) - frame
+            if len(line.text) > fits:
+                if fits < (LEAST_WORDS if title in chosen else LEAST_LINE):
+                    return
+                line = line._replace(text=_shortened(line, fits, agent_id))
+            cost = int((len(line.text) + frame) * ratio) + 1 + title_tokens
+            if cost > left:
+                return
+            left -= cost
+            most -= cost
+            lines_most -= 1
+            places[title] += 1
+            chosen.setdefault(title, []).append(line)
+
+    for title in (ASKED, WORDS):
+        if title in ranked:
+            take(title, SHARES[title] * total)
+    for title, share in SHARES.items():
+        if title in ranked and title not in chosen:
+            take(title, generous * max(share, 0.1) * total, 1)
+    for title, share in SHARES.items():
+        if title in ranked:
+            spent = sum(
+                int((len(line.text) + _FRAME_CHARACTERS) * ratios[title]) for line in chosen.get(title, ())
+            )
+            take(title, min(left, share * total - spent))
+    for title in REST:
+        if title in ranked:
+            take(title, left)
+    parts = [head]
+    for title in SECTIONS:
+        if title in chosen:
+            parts += [
+                f"{title}:",
+                *(line.shown() for line in sorted(chosen[title], key=lambda line: line.seq)),
+            ]
+    return "\n".join(parts), {line.seq for lines in chosen.values() for line in lines}
+
+
+def _tokens_per_character(ranked: dict[str, list[Line]], counter: TokenCounter) -> dict[str, float]:
     """What the lines of each section cost, estimated from the first few: counting each would cost more than it
-    tells. Paths and names are words of their own kind; all other sections are sentences."""
-    samples: dict[str, list[str]] = {}
+    tells."""
+    found = {}
     for title, lines in ranked.items():
-        few = [line.text[:SAMPLE_CHARACTERS] for line in lines[: 20 if title == NAMES else 4]]
-        samples.setdefault(title if title in (FILES, NAMES) else "", []).extend(few)
-    joined = {kind: (", " if kind == NAMES else " (#123)\n- ").join(few) for kind, few in samples.items()}
-    found = {kind: max(0.05, MARGIN * counter.count(text) / len(text)) for kind, text in joined.items()}
-    return {title: found.get(title) or found[""] for title in ranked}
+        text = " (#123)\n- ".join(line.text[:SAMPLE_CHARACTERS] for line in lines[:4])
+        found[title] = max(0.05, MARGIN * counter.count(text) / len(text))
+    return found
 
 
-def _most_telling(title: str, lines: list[tuple[str, _Line]], most: int) -> list[tuple[str, _Line]]:
-    """At most so many lines of a section, in their order; the oldest goal is the assignment and always
-    stays."""
-    if len(lines) <= most:
-        return lines
-    if title == GOALS:
-        return [lines[0], *lines[-most + 1 :]]
-    if title in (NAMES, FILES):
-        best = sorted(range(len(lines)), key=lambda at: (_rank_of(lines[at][1], title), at), reverse=True)[
-            :most
-        ]
-        return [lines[at] for at in sorted(best)]
-    return lines[-most:]
+def _shortened(line: Line, characters: int, agent_id: str) -> str:
+    """The beginning and the end of a line with a pointer between them; of one that holds a pointer, its beginning."""
+    here = pointer_of(agent_id, line.seq)
+    whole, mark, outline = line.text.partition("\n[… whole:")
+    if mark:
+        outline = f"\n[… whole:{outline}" if len(outline) < characters // 2 else f" [… {here}]"
+        return f"{whole[: max(0, characters - len(outline))].rpartition(' ')[0]}{outline}"
+    return shortened_words(whole, characters - len(here)).replace(HERE, here)
 
 
-def _rank_of(line: _Line, title: str) -> int:
-    if title == FILES:
-        return 2 if line.text.startswith("edited ") else 1 if line.text.startswith("read ") else 0
-    return line.weight
-
-
-def _by_rank(lines: list[_Line], title: str) -> list[_Line]:
-    """Which lines come first when space is short: the newest; of the goals, the first and then the newest; of
-    files those edited, of names the ones said most, of errors those marked as such."""
-    newest = list(reversed(lines))
-    if title == GOALS and len(newest) > 1:
-        return [newest[-1], *newest[:-1]]
-    if title in (FILES, NAMES, ERRORS):
-        newest.sort(key=lambda line: (_rank_of(line, title), line.seq), reverse=True)
-    return newest
-
-
-def _words_within(lines: list[_Line], room: int, agent_id: str) -> list[_Line]:
-    """The user's messages, long ones shortened to one length so that all fit into `room` characters; where
-    that would leave too little of each, they are cut there, and the caller leaves out the oldest."""
-    free, most = room, max(LEAST_WORDS, room)
+def _levelled(lines: list[Line], room: int, least: int, agent_id: str) -> list[Line]:
+    """Texts of which long ones are shortened to one length, so that all fit into `room` characters; where that would
+    leave less than `least` of each, they are cut there, and the caller leaves out the oldest."""
+    free, most = room, max(least, room)
     for place, size in enumerate(sorted(len(line.text) + _FRAME_CHARACTERS for line in lines)):
-        most = max(LEAST_WORDS, free // (len(lines) - place))
+        most = max(least, free // (len(lines) - place))
         if size > most:
             break
         free -= size
     else:
         return lines
     return [
-        line._replace(text=shortened_words(line.text, most).replace(HERE, pointer_of(agent_id, line.seq)))
-        if len(line.text) > most
-        else line
+        line._replace(text=_shortened(line, most, agent_id)) if len(line.text) > most else line
         for line in lines
     ]
-
-
-def _in_order(lines: list[_Line], title: str) -> list[_Line]:
-    """Lines as they are shown: in the order of messages; files those edited first; names some to a line."""
-    ordered = lines[::-1]  # as they were said, those of one message too
-    ordered.sort(key=lambda line: line.seq)
-    if title == FILES:
-        return sorted(ordered, key=lambda line: _rank_of(line, title), reverse=True)
-    if title == NAMES:
-        groups = (ordered[at : at + NAMES_A_LINE] for at in range(0, len(ordered), NAMES_A_LINE))
-        return [_Line(", ".join(line.text for line in group), group[-1].seq) for group in groups]
-    return ordered

@@ -1,9 +1,10 @@
 """The one engine of background passes over a context: started, prepared, published or abandoned.
 
 It has two settings. With `summary`, one large pass covers older messages when the threshold is near. With
-`observational`, observers keep a log of small chunks of messages ahead of need; when the threshold is reached,
-one move of the view activates the chunks, and about a fifth of the window stays verbatim. A reflector keeps the
-log short. If a model fails, deterministic digests replace its work, so that the context always progresses.
+`observational`, observers keep a log of small chunks of messages ahead of need; when the threshold is reached, or a
+message would not fit, one move of the view activates the chunks, and about a fifth of the window stays verbatim. A
+reflector keeps the log short. If a model fails or is late, deterministic digests replace its work, so that the context
+always progresses; what an observer writes later replaces the digest of its messages.
 
 `Compactor` prepares, judges and publishes each text; `BufferingCoordinator` runs observers and reflectors and
 keeps their chunks. Nothing here waits for a model, except `stop`.
@@ -17,9 +18,9 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from watchkeeper.memory.buffering import (
+    WINDOW_SHARE,
     BackgroundTasks,
     BufferConfig,
     BufferingCoordinator,
@@ -35,7 +36,7 @@ from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import Change, CompactionPass, Prepared, Rejection
 from watchkeeper.memory.tokens import plain
 from watchkeeper.memory.validation import SMALLER_BY
-from watchkeeper.records.messages import ObservationKind
+from watchkeeper.records.messages import Message, ObservationKind
 from watchkeeper.records.text import one_line
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,16 @@ MOST_DOUBLINGS = 4
 """How often that growth is doubled, at most, after passes that did not pay."""
 
 MOST_WRITTEN = 2_048
-"""Tokens of the longest text that a prompt requests."""
+"""Tokens of the longest summary, or chunk of observations, that a prompt requests."""
+
+
+def most_written(run: CompactionPass) -> int:
+    """Tokens of the longest text that the prompt of a pass requests; of a reflection half of the log, or a long log would
+    lose most of what it says."""
+    return (
+        max(MOST_WRITTEN, run.source_tokens // 2) if run.kind is ObservationKind.REFLECTION else MOST_WRITTEN
+    )
+
 
 HOUR = 3_600.0
 
@@ -136,30 +146,36 @@ WRITTEN_SHARE = 0.2
 def can_pay(
     run: CompactionPass, state: ContextState, turns: int, rates: TokenCosts, calls_left: float = math.inf
 ) -> bool:
-    """Whether a pass is expected to spare more than it costs.
+    """Whether a summary is expected to spare more than it costs.
 
     It spares what it removes in each call until the context has grown back; but an agent that made few calls so far
     is not expected to make many more, so that `turns`, those that it made, are the most that count, and `calls_left`,
-    those that its limits leave. A chunk of observations spares nothing before it is activated, at the threshold, and
-    then shares the cost of that change with the chunks beside it.
+    those that its limits leave.
     """
     shown = {message.seq: state.shown_tokens(message) for message in state.verbatim}
     removed = sum(one.tokens for one in run.earlier)
     removed += sum(shown.get(one.seq, 0) for one in run.messages if one.seq not in state.view.pins)
-    written = min(run.source_tokens * WRITTEN_SHARE, MOST_WRITTEN)
+    # Messages under a digest are owed a summary since it was made: reading them again counts as reading the digest.
+    read = min(run.source_tokens, removed)
+    written = min(read * WRITTEN_SHARE, MOST_WRITTEN)
     saved = removed - written
-    growth = max(1.0, state.total_tokens / max(1, turns))
-    chunks, full, ahead = 1.0, state.tokens, 0.0
-    if run.kind is ObservationKind.OBSERVATION:
-        full = max(state.tokens, state.threshold)
-        ahead = (full - state.tokens) / growth
-        log = sum(one.tokens for one in state.view.observations)
-        chunks = max(1.0, (full - log - state.limit * KEEP_VERBATIM) / max(1, removed))
-    calls = min(turns - ahead, calls_left - ahead, saved * chunks / growth)
+    calls = min(turns, calls_left, saved / _growth(state, turns))
     spared = saved * max(0.0, calls) * rates.cache_read
-    rest = (full - saved * chunks) / chunks
-    spent = run.source_tokens * rates.read + written * rates.output + rest * rates.cache_write
+    rest = state.tokens - saved
+    spent = read * rates.read + written * rates.output + rest * rates.cache_write
     return spared > spent
+
+
+def is_needed(run: CompactionPass, state: ContextState, turns: int, calls_left: float) -> bool:
+    """Whether an agent whose limits leave `calls_left` comes to use what an observer or a reflector writes: chunks are
+    activated at the threshold, and the log is consolidated at once."""
+    missing = state.threshold - state.tokens if run.kind is ObservationKind.OBSERVATION else 0
+    return calls_left > max(0.0, missing / _growth(state, turns)) + 1
+
+
+def _growth(state: ContextState, turns: int) -> float:
+    """Tokens of a turn, on the mean."""
+    return max(1.0, state.total_tokens / max(1, turns))
 
 
 # --- The engine ---------------------------------------------------------------------------------------------
@@ -182,14 +198,19 @@ class ObservationalSettings:
     """Added to the reflector's prompt."""
 
 
+def _most_read(config: BufferConfig) -> float:
+    """The most tokens of messages that one observer is given."""
+    return min(config.token_cap, WINDOW_SHARE * config.utility_model_context_window)
+
+
 KEEP_VERBATIM = 0.2
 """The share of the limit that an activation leaves verbatim, where the chunks allow it."""
 
+OBSERVE_FROM = 0.5
+"""The share of the threshold from which on observers run: many agents end before they have filled so much."""
+
 REFLECT_AGAIN = 1.1
 """How large the observations must be, compared with now, before a reflector is tried again."""
-
-ASK_AGAIN = 0.25
-"""How much the history must grow, as a share of an observer's interval, before it is asked again whether one pays."""
 
 OUTLOOK_CHARACTERS = 400
 """Longest text about what the agent is doing and should do next; more belongs into the observations."""
@@ -252,9 +273,10 @@ class Engine:
         self._folded = False
         """Whether a digest has replaced the observations until the reflection is there."""
         self._reflect_from = 0
-        self._observe_from = 0
-        """Size of the history from which on it is asked again whether an observer pays."""
-        self._shown = self._signature()
+        self._read_up_to = 0
+        """The last message that any observer was given."""
+        self._marks: set[int] = set()
+        """The bounds of what observers have read and is not activated: digests split there."""
 
     async def _written(self, run: CompactionPass) -> Prepared:
         """The text of any pass, judged and kept."""
@@ -276,6 +298,8 @@ class Engine:
         self.coordinator.abort()
         self.coordinator.tasks.cancel()
         self._end_reflection()
+        self._observing = None
+        self._mark()
 
     # --- summaries ------------------------------------------------------------------------------------------
 
@@ -299,7 +323,7 @@ class Engine:
         run = self.compactor.begin(up_to, instructions, due=due)
         if due and not isinstance(run, Rejection) and not pays(run):
             self.compactor.end()
-            run = Rejection("The summary would cost more than it spares.")
+            run = Rejection("The summary would cost more than it saves.")
         if due and isinstance(run, Rejection):
             self.note_end()
         elif due:
@@ -362,9 +386,11 @@ class Engine:
 
     # --- observations ---------------------------------------------------------------------------------------
 
-    def advance(self, *, at: float, pays: Callable[[CompactionPass], bool] = lambda _: True) -> list[Change]:
-        """In the setting `observational`: follow the context, activate what is due, launch what `pays`. Call after
-        each message, within the event loop, and at no other time.
+    def advance(
+        self, *, at: float, needed: Callable[[CompactionPass], bool] = lambda _: True
+    ) -> list[Change]:
+        """In the setting `observational`: follow the context, activate what is due, launch what is `needed`. Call before
+        each call of the agent's model, within the event loop, and at no other time.
 
         Returns what to store, in order. Never waits.
 
@@ -376,14 +402,28 @@ class Engine:
         if self.settings is None:
             return []
         self._follow()
-        changes: list[Change] = []
-        for step in (self._publish_reflection, self._activate, partial(self._keep_short, pays)):
-            change = step(self.settings, at)
-            if change is not None:
-                changes.append(change)
-                self._shown = self._signature()
-        self._observe(self.settings, pays)
+        changes = self._swap(self.settings, at, is_full=self.state.needs_compaction())
+        if (short := self._keep_short(needed, self.settings, at)) is not None:
+            changes.append(short)
+        self._observe(self.settings, needed)
+        self._mark()
         return changes
+
+    def make_room(self, tokens: int, *, at: float) -> list[Change]:
+        """Before a message of that size is added: activate the chunks that are ready, if it would not fit beside what is
+        shown. Returns what to store, in order."""
+        if self.settings is None or self.state.tokens + tokens <= self.state.limit:
+            return []
+        self._follow()
+        changes = self._swap(self.settings, at, is_full=True)
+        self._mark()
+        return changes
+
+    def _swap(self, settings: ObservationalSettings, at: float, *, is_full: bool) -> list[Change]:
+        """Put what was written in its place: all of it where the context `is_full`."""
+        reflected = self._publish_reflection(settings, at, activates=is_full and bool(self._chunks()))
+        changes = [*([reflected] if reflected is not None else []), *self._replace_digests(at)]
+        return [*changes, *self._activate(at)] if is_full else changes
 
     def held(self) -> frozenset[tuple[ObservationKind, int]]:
         """Kind and last message of each observer and reflector whose text is neither in the context nor
@@ -396,53 +436,83 @@ class Engine:
         return frozenset(held)
 
     def restore(self, chunks: Sequence[ObservationChunk]) -> None:
-        """Take up the chunks of an earlier process, as far as their messages are still verbatim."""
+        """Take up the chunks of an earlier process, as far as they have a place in the context."""
         self._join(chunks)
+        self._read_up_to = max((chunk.covers[1] for chunk in chunks), default=0)
+        self._mark()
 
     def _chunks(self) -> list[ObservationChunk]:
         return self.coordinator.get_completed_chunks()[0]
-
-    def _signature(self) -> tuple[tuple[int, ...], int]:
-        return tuple(one.id for one in self.state.view.observations), self._start()
 
     def _start(self) -> int:
         tail = self.state.verbatim
         return tail[0].seq if tail else self.state.last_seq + 1
 
     def _follow(self) -> None:
-        """After a change of view that is not ours: keep the chunks that still join on, and make the running
-        observer stale."""
-        now = self._signature()
-        if now != self._shown:
-            self._shown = now
+        """After whatever happened to the view: keep the chunks that have a place in it, and drop what the running
+        observer will say if it has none."""
+        if self._observing is not None and not self.coordinator.is_observer_in_flight():
+            self._observing = None
+        if self._observing is not None and self._digested(self._observing.covers) is None:
             self.coordinator.advance_epoch()
-            self._join(self._chunks())
+        self._join(self._chunks())
+
+    def _digested(self, covers: tuple[int, int]) -> int | None:
+        """Tokens of the provisional digests that would give way to a chunk of these messages; None where it has no place
+        in the view."""
+        first, last = covers
+        over = [
+            one for one in self.state.view.observations if one.covers[1] >= first and one.covers[0] <= last
+        ]
+        if last > self.state.last_seq or any(not one.provisional or one.covers[1] > last for one in over):
+            return None
+        if (over[0].covers[0] if over else max(first, self._start())) != first:
+            return None
+        return sum(one.tokens for one in over)
 
     def _join(self, chunks: Sequence[ObservationChunk]) -> None:
-        """Keep those of the chunks that cover the verbatim messages from the first one on, without a gap."""
+        """Keep those of the chunks that have digests to replace, or cover the verbatim messages from the first one on
+        without a gap."""
         start = place = self._start()
         kept: list[ObservationChunk] = []
         for chunk in chunks:
-            if chunk.covers[0] == place and chunk.covers[1] <= self.state.last_seq:
+            first, last = chunk.covers
+            if self._digested(chunk.covers) is not None and (first < start or first == place):
                 kept.append(chunk)
-                place = chunk.covers[1] + 1
+                place = max(place, last + 1)
         self.coordinator.restore_state(BufferingState(tuple(kept), place - start))
 
-    def _observe(self, settings: ObservationalSettings, pays: Callable[[CompactionPass], bool]) -> None:
-        """Launch an observer where enough messages are unobserved, if it pays."""
+    def _pending(self) -> list[tuple[int, int]]:
+        """What the chunks that wait, and the running observer, cover."""
+        waiting = [chunk.covers for chunk in self._chunks()]
+        return [*waiting, self._observing.covers] if self._observing is not None else waiting
+
+    def _mark(self) -> None:
+        """Have digests split at the bounds of what waits and of what is being read, so that it can replace them."""
+        wanted = {mark for first, last in self._pending() for mark in (first - 1, last) if mark}
+        for mark in self._marks - wanted:
+            self.state.end_pass(mark)
+        for mark in wanted - self._marks:
+            self.state.begin_pass(mark)
+        self._marks = wanted
+
+    def _observe(self, settings: ObservationalSettings, needed: Callable[[CompactionPass], bool]) -> None:
+        """Launch an observer where enough messages are unobserved, if it is needed."""
         state, tail, coordinator = self.state, self.state.verbatim, self.coordinator
-        if not tail or coordinator.is_observer_in_flight() or state.total_tokens < self._observe_from:
+        if state.tokens < state.threshold * OBSERVE_FROM or coordinator.is_observer_in_flight():
             return
-        watermark, end = coordinator.get_watermark(), newest_turn(tail)
-        unobserved = sum(state.shown_tokens(message) for message in tail[watermark:end])
-        until = max(1, state.threshold - sum(one.tokens for one in state.view.observations))
+        watermark = coordinator.get_watermark()
+        again = self._unread_digests(settings.buffer) if watermark == 0 else []
+        taken = sum(state.shown_tokens(message) for message in again)
+        unobserved = taken + sum(state.shown_tokens(message) for message in tail[watermark:])
+        until = max(1, state.threshold - self._log_tokens())
         interval = coordinator.compute_buffer_interval(until, settings.buffer)
         if not coordinator.should_buffer(unobserved, interval):
             return
-        end = self._end_of_chunk(settings.buffer, watermark, end)
-        if end <= watermark:
+        end = self._end_of_chunk(settings.buffer, watermark, len(tail), taken)
+        messages = (*again, *tail[watermark:end])
+        if not messages:
             return
-        messages = tuple(tail[watermark:end])
         run = CompactionPass(
             kind=ObservationKind.OBSERVATION,
             covers=(messages[0].seq, messages[-1].seq),
@@ -453,11 +523,9 @@ class Engine:
             base_version=state.view.version,
             epoch=state.epoch,
         )
-        if not pays(run):
-            self._observe_from = state.total_tokens + int(interval * ASK_AGAIN)
+        if not needed(run):
             return
-        self._observing = run
-        self.note_end()
+        self._observing, self._read_up_to = run, run.high_water
         coordinator.launch_observer(lambda *_: self._observed(run), messages, end)
 
     async def _observed(self, run: CompactionPass) -> ObserverOutput:
@@ -466,15 +534,28 @@ class Engine:
             prepared.text, prepared.current_task, prepared.suggested_response, run.covers, prepared.citations
         )
 
-    def _end_of_chunk(self, config: BufferConfig, start: int, end: int) -> int:
-        """The last allowed cut up to `end` that one observer's window holds; else the first allowed one."""
+    def _unread_digests(self, config: BufferConfig) -> list[Message]:
+        """The messages of the provisional digests that are the newest observations, and which no observer has read."""
+        found: list[Message] = []
+        for one in reversed(self.state.view.observations):
+            again = self.state.covered_by(one)
+            tokens = sum(message.tokens for message in (*again, *found))
+            if not one.provisional or one.covers[0] <= self._read_up_to:
+                break
+            if not again or tokens > _most_read(config):
+                break
+            found = [*again, *found]
+        return found
+
+    def _end_of_chunk(self, config: BufferConfig, start: int, end: int, taken: int) -> int:
+        """The last allowed cut up to `end` that one observer's window holds beside what is `taken`; else the first allowed
+        one."""
         tail = self.state.verbatim
         allowed = cut_points(tail)
-        room = min(config.token_cap, 0.6 * config.utility_model_context_window)
-        best, taken = start, 0
+        room, best, before = _most_read(config), start, taken
         for place in range(start, end):
             taken += self.state.shown_tokens(tail[place])
-            if taken > room and best > start:
+            if taken > room and (best > start or before):
                 break
             if allowed[place + 1]:
                 best = place + 1
@@ -492,39 +573,62 @@ class Engine:
             lines.append(line)
         return "\n".join(reversed(lines)) or None
 
-    def _activate(self, settings: ObservationalSettings, at: float) -> Change | None:
-        """Put waiting chunks in place of their messages, as one observation, once the threshold is
-        reached."""
-        state, chunks = self.state, self._chunks()
-        if not chunks or not state.needs_compaction():
-            return None
-        count = self._how_many(chunks)
-        taken, rest = chunks[:count], chunks[count:]
+    def _replace_digests(self, at: float) -> list[Change]:
+        """Put chunks that came late in place of the digests of their messages, if there is room."""
+        state, changes = self.state, list[Change]()
+        for chunk in self._chunks():
+            digested = self._digested(chunk.covers) or 0
+            if chunk.covers[1] >= self._start():
+                break
+            activation = self._activation([chunk])
+            if state.tokens - digested + activation.tokens > max(state.threshold, state.tokens):
+                break
+            changes += self._published(activation, at)
+            self._join(self._chunks()[1:])
+        return changes
+
+    def _activate(self, at: float) -> list[Change]:
+        """Put waiting chunks in place of their messages, as one observation."""
+        chunks = [chunk for chunk in self._chunks() if chunk.covers[1] >= self._start()]
+        taken = chunks[: self._how_many(chunks)]
+        if not taken:
+            return []
         last = taken[-1].covers[1]
-        change: Change | Rejection | None = state.publish(self._activation(taken), at=at)
-        self.coordinator.commit_activation()
-        if isinstance(change, Rejection):
+        changes = self._published(self._activation(taken), at)
+        if not changes:
             # Observing the same messages once more would end in the same way: a digest takes their place.
-            log.warning("chunks for messages up to %d not used: %s", last, change.reason)
-            change = state.digest(up_to=last, at=at)
-        self._join(rest)
-        return change
+            digest = self.state.digest(up_to=last, at=at)
+            changes = [digest] if digest is not None else []
+        self._join([chunk for chunk in self._chunks() if chunk not in taken])
+        return changes
+
+    def _published(self, activation: Prepared, at: float) -> list[Change]:
+        change = self.state.publish(activation, at=at)
+        if isinstance(change, Rejection):
+            log.warning("chunks for messages up to %d not used: %s", activation.covers[1], change.reason)
+            return []
+        return [change]
 
     def _how_many(self, chunks: Sequence[ObservationChunk]) -> int:
-        """As many chunks as leave about a fifth of the window verbatim; one at least."""
-        sizes = {message.seq: self.state.shown_tokens(message) for message in self.state.verbatim}
-        left = sum(sizes.values())
+        """As many chunks as leave about a fifth of the window verbatim, one at least; but the newest turn stays."""
+        tail = self.state.verbatim
+        sizes = {message.seq: self.state.shown_tokens(message) for message in tail}
+        left, allowed = sum(sizes.values()), 0
+        newest = tail[newest_turn(tail)].seq if tail else 0
         for count, chunk in enumerate(chunks):
+            if chunk.covers[1] >= newest:
+                break
             left -= sum(sizes.get(seq, 0) for seq in range(chunk.covers[0], chunk.covers[1] + 1))
-            if left < self.state.limit * KEEP_VERBATIM:
-                return max(1, count)
-        return len(chunks)
+            if left < self.state.limit * KEEP_VERBATIM and count:
+                break
+            allowed = count + 1
+        return allowed
 
     def _activation(self, taken: Sequence[ObservationChunk]) -> Prepared:
         count = self.state.counter.count
         covers = (taken[0].covers[0], taken[-1].covers[1])
         text = "\n".join(chunk.observations for chunk in taken)
-        source = sum(message.tokens for message in self.state.verbatim if message.seq <= covers[1])
+        source = sum(chunk.message_tokens_observed for chunk in taken)
         for title, said in (
             ("Current task", taken[-1].current_task),
             ("Suggested next", taken[-1].suggested_response),
@@ -553,7 +657,7 @@ class Engine:
         return settings.reflection_threshold or max(1, int(self.state.limit * 0.3))
 
     def _keep_short(
-        self, pays: Callable[[CompactionPass], bool], settings: ObservationalSettings, at: float
+        self, needed: Callable[[CompactionPass], bool], settings: ObservationalSettings, at: float
     ) -> Change | None:
         """Launch a reflector ahead of need; where it is late, a digest takes its place."""
         tokens, coordinator = self._log_tokens(), self.coordinator
@@ -564,7 +668,7 @@ class Engine:
             return None
         idle = not coordinator.is_reflector_in_flight() and self._reflecting is None
         if idle and tokens >= self._reflect_from:
-            self._reflect(settings, pays)
+            self._reflect(settings, needed)
         if need == "async":
             return None
         change = self.state.fold(at=at)
@@ -572,8 +676,10 @@ class Engine:
             self._folded, self._reflect_from = self._reflecting is not None, 0
         return change
 
-    def _reflect(self, settings: ObservationalSettings, pays: Callable[[CompactionPass], bool]) -> None:
-        observations = self.state.view.observations
+    def _reflect(self, settings: ObservationalSettings, needed: Callable[[CompactionPass], bool]) -> None:
+        # A digest that an observer is about to replace is not part of the log yet.
+        pending = min((first for first, _ in self._pending()), default=self.state.last_seq + 1)
+        observations = tuple(one for one in self.state.view.observations if one.covers[1] < pending)
         if not observations or (len(observations) == 1 and observations[0].provisional):
             return
         run = CompactionPass(
@@ -581,13 +687,12 @@ class Engine:
             covers=(observations[0].covers[0], observations[-1].covers[1]),
             earlier=observations,
             merged=observations,
-            source_tokens=self._log_tokens(),
+            source_tokens=sum(one.tokens for one in observations),
             instructions=settings.reflector_instruction,
             base_version=self.state.view.version,
             epoch=self.state.epoch,
         )
-        if not pays(run):
-            self._reflect_from = int(self._log_tokens() * REFLECT_AGAIN) + 1
+        if not needed(run):
             return
         self._reflecting, self._reflected = run, None
         self.state.begin_pass(run.high_water)
@@ -598,8 +703,11 @@ class Engine:
 
         self.coordinator.launch_reflector(reflect, None)
 
-    def _publish_reflection(self, settings: ObservationalSettings, at: float) -> Change | None:
-        """Apply a reflection when it is due: at the threshold, or when a digest has taken its place."""
+    def _publish_reflection(
+        self, settings: ObservationalSettings, at: float, *, activates: bool
+    ) -> Change | None:
+        """Apply a reflection when it is due: at the threshold, when a digest has taken its place, or where an activation
+        voids the cache anyway."""
         if self._reflecting is None or self.coordinator.is_reflector_in_flight():
             return None
         tokens, reflected = self._log_tokens(), self._reflected
@@ -608,13 +716,13 @@ class Engine:
             self._reflect_from = int(tokens * REFLECT_AGAIN) + 1
             self._end_reflection()
             return None
-        if tokens < self._reflection_threshold(settings) and not self._folded:
+        if tokens < self._reflection_threshold(settings) and not self._folded and not activates:
             return None
         self.coordinator.consume_buffered_reflection()
         self._end_reflection()
         change = self.state.publish(reflected, at=at)
         if isinstance(change, Rejection):
-            log.info("a reflection was not used: %s", change.reason)
+            log.info("reflection not used: %s", change.reason)
             return None
         return change
 

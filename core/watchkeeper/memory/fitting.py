@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from watchkeeper.memory import rendering
+from watchkeeper.memory import digest, rendering
 from watchkeeper.memory.content import (
     THINKING,
     blocks_of,
@@ -20,8 +20,7 @@ from watchkeeper.memory.content import (
     paired,
     result_ids,
 )
-from watchkeeper.memory.digest import DigestNotes, without_open_tasks
-from watchkeeper.memory.notes import DigestIndex
+from watchkeeper.memory.ledger import Ledger, Notebook
 from watchkeeper.memory.rendering import Rendering, pointer_of
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_block, count_message
 from watchkeeper.records.messages import Block, Content, Elision, Message, Observation, ObservationKind, View
@@ -76,7 +75,7 @@ def front(
     for observation in observations:
         if observation.kind is not ObservationKind.DIGEST:  # a digest names its pointer itself
             first, last = observation.covers
-            label = f"[messages {first}–{last}, whole text: {pointer_of(agent_id, *observation.covers)}]"
+            label = f"[messages {first}–{last}, full text: {pointer_of(agent_id, *observation.covers)}]"
             blocks.append({"type": "text", "text": label})
             tokens += _counted(label, counter, known)
         blocks.append({"type": "text", "text": observation.text})
@@ -169,9 +168,6 @@ KEEP_BY_HAND = 0.20
 DIGEST_SHARE = 0.15
 """The size of a digest, as a share of the limit."""
 
-DIGEST_MOST = 4_000
-"""Tokens: no digest is larger, however large the window. More lines say less."""
-
 OBSERVATIONS_SHARE = 0.35
 """Observations that grow beyond this share of the limit are folded into one digest."""
 
@@ -227,7 +223,7 @@ class FitInputs:
     at: float
     instructions: str | None = None
     provisional: bool = True
-    notebook: DigestIndex | None = None
+    notebook: Notebook | None = None
     """What was noted of the messages before."""
     pins: Sequence[Message] = ()
     """The messages that `view` pins and covers, oldest first."""
@@ -283,6 +279,13 @@ class FitInputs:
         return Fitted(
             view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd, pins)
         )
+
+    @property
+    def whole_beside(self) -> frozenset[int]:
+        """The messages that the context shows as they are beside its observations: the assignment, if it is not shortened,
+        and what is pinned."""
+        small = self.pinned is not None and self.pinned.tokens <= int(self.limit * PINNED_SHARE)
+        return self.kept | ({self.pinned.seq} if small and self.pinned is not None else set())
 
     @property
     def kept(self) -> frozenset[int]:
@@ -341,12 +344,12 @@ class FitInputs:
         pieces = self._pieces(folded, covered)
         moved: tuple[Observation, ...] = ()
         if not self.marks:  # a running pass knows the observations that it read by their ids
-            kept, moved = without_open_tasks(kept, self.next_id, self.counter)
-        new = tuple(
-            self._digest(number, old, messages, digest_tokens // len(pieces), have[:place])
-            for number, (old, messages) in enumerate(pieces, self.next_id + len(moved))
-        )
-        return kept, (*moved, *new)
+            kept, moved = digest.without_what_changes(kept, self.next_id, self.counter)
+            kept = (*kept, *moved)
+        new: list[Observation] = []
+        for number, (old, messages) in enumerate(pieces, self.next_id + len(moved)):
+            new.append(self._digest(number, old, messages, digest_tokens // len(pieces), (*kept, *new)))
+        return kept[: len(kept) - len(moved)], (*moved, *new)
 
     def _pieces(
         self, folded: Sequence[Observation], covered: Sequence[Message]
@@ -374,16 +377,19 @@ class FitInputs:
         key = (number, first, last, budget, len(old))
         if key in self.digests:
             return self.digests[key]
-        notes = DigestNotes.gather(
+        ledger = Ledger.up_to((*beside, *old), messages, self.notebook)
+        ledger.quote(old)
+        asked = digest.wanted(messages, self.instructions)
+        text, citations, tokens = digest.write(
+            ledger,
             self.agent_id,
             (first, last),
-            old,
-            messages,
-            self.instructions,
-            notebook=self.notebook,
+            budget,
+            self.counter,
+            asked,
             beside=beside,
+            shown=self.whole_beside,
         )
-        text, citations, tokens = notes.write(budget, self.counter)
         self.digests[key] = made = Observation(
             id=number,
             kind=ObservationKind.DIGEST,
@@ -394,6 +400,7 @@ class FitInputs:
             replaces=tuple(o.id for o in old),
             provisional=self.provisional,
             created_at=self.at,
+            ledger=ledger.stored(self.notebook),
         )
         return made
 
@@ -433,7 +440,7 @@ class FitInputs:
 
 def digest_budget(limit: int, share: float = DIGEST_SHARE) -> int:
     """Tokens that a digest may take in a window of which `limit` may be used."""
-    return min(DIGEST_MOST, int(limit * share))
+    return int(limit * share)
 
 
 def forced(inputs: FitInputs) -> Fitted:
@@ -572,8 +579,8 @@ def kept_whole(tail: Sequence[Message], counter: TokenCounter) -> str:
         return ""
     tokens, seq, kind = max(blocks)
     return (
-        f"Message {seq} holds a {kind} block of {tokens} tokens, which the provider requires whole while a turn with"
-        " tool calls goes on."
+        f"Message {seq} contains a {kind} block of {tokens} tokens. The provider requires it in full until the turn with"
+        " tool calls ends."
     )
 
 

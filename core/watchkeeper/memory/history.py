@@ -116,6 +116,8 @@ class CompactionPass:
     """Those of them whose texts it is made of; the others are digests whose messages are read again."""
     previous: str | None = None
     """The text of memory that the writer is shown and that stays: of earlier summaries, or the end of the log."""
+    facts: str = ""
+    """What the agent did, from its calls, results and lists (a digest of the ledger): shown beside the messages."""
     source_tokens: int
     instructions: str | None = None
     base_version: int
@@ -173,8 +175,8 @@ class WindowTooSmall(Exception):
 
     def __init__(self, needed: int, limit: int, why: str = "") -> None:
         super().__init__(
-            f"The context window is too small: the newest messages need {needed} tokens and {limit} may be"
-            f" used. {why}{' ' if why else ''}Raise max_tokens, or lower reserve_tokens."
+            f"The context window is too small: the newest messages need {needed} tokens and {limit} are"
+            f" available. {why}{' ' if why else ''}Raise max_tokens, or lower reserve_tokens."
         )
         self.needed = needed
         """Tokens that the smallest possible context takes."""
@@ -218,7 +220,7 @@ def undo_target(views: Mapping[int, View], current: View) -> View:
     """
     view = last_change(views, current)
     if view.parent is None:
-        raise ValueError("There is nothing to undo: no compaction has changed this context.")
+        raise ValueError("Nothing to undo: no compaction has changed this context.")
     return _parent(views, view)
 
 

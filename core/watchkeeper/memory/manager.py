@@ -137,7 +137,7 @@ class Listeners:
             ValueError: there is no such event.
         """
         if event not in get_args(SwapEvent):
-            raise ValueError(f"There is no event {event!r}; there are {', '.join(get_args(SwapEvent))}.")
+            raise ValueError(f"Unknown event {event!r}; use one of {', '.join(get_args(SwapEvent))}.")
         listeners = self._callbacks.setdefault(event, [])
         listeners.append(callback)
 
@@ -155,7 +155,7 @@ class Listeners:
                 if inspect.isawaitable(result):
                     self.running.start(self._ended(result))
             except Exception:  # a listener's fault must not break the agent that it listens to
-                log.exception("a callback of %s failed", swap.event)
+                log.exception("a callback for %s failed", swap.event)
 
     async def _ended(self, result: Awaitable[None]) -> None:
         try:
@@ -206,8 +206,8 @@ class HierarchicalContextManager:
         """
         if max_tokens - reserve_tokens - overhead_tokens <= 0:
             raise ValueError(
-                f"max_tokens={max_tokens} leaves no room: reserve_tokens={reserve_tokens} and "
-                f"overhead_tokens={overhead_tokens} take it all."
+                f"max_tokens={max_tokens} is too small: reserve_tokens={reserve_tokens} and "
+                f"overhead_tokens={overhead_tokens} use all of it."
             )
         if not 0.0 < summarization_threshold <= 1.0:
             raise ValueError(
@@ -261,7 +261,7 @@ class HierarchicalContextManager:
             ValueError: `input_tokens` is negative.
         """
         if input_tokens < 0:
-            raise ValueError(f"input_tokens cannot be negative, as {input_tokens} is.")
+            raise ValueError(f"input_tokens cannot be negative, but is {input_tokens}.")
         estimated = (self._sent_tokens or self._state.tokens) + self._state.limits.overhead_tokens
         ratio = self._calibration.observe(estimated_tokens=estimated, reported_tokens=input_tokens)
         self._state.set_limits(self._state.limits, ratio)
@@ -363,7 +363,7 @@ class HierarchicalContextManager:
     def _leave_lost(self) -> None:
         """Drop a pass whose event loop has ended, since no loop will finish it."""
         if self._engine.summary is not None and self._engine.summary.is_lost:
-            self._abandon("The event loop that the pass ran in has ended.")
+            self._abandon("The event loop of the pass has ended.")
 
     async def _count(self, role: Role, content: Content) -> int:
         counter = self._state.counter
@@ -413,7 +413,7 @@ class HierarchicalContextManager:
         Raises:
             ValueError: there is no such view, or it no longer fits the window.
         """
-        return self._move(partial(self._state.undo, to=to), "The context went back to an earlier version.")
+        return self._move(partial(self._state.undo, to=to), "The context was restored to an earlier version.")
 
     def edit(
         self,
@@ -488,7 +488,7 @@ class HierarchicalContextManager:
         Raises:
             ValueError: there is none, a newer view came since, or it does not fit any more.
         """
-        return self._move(self._state.redo, "The context went on to a later version.")
+        return self._move(self._state.redo, "The context was restored to a later version.")
 
     def _move(self, move: Callable[..., Change], why: str) -> View:
         change = move(at=self._now())

@@ -1,6 +1,6 @@
 """Ranking documents by a query: BM25 over stems, lifted by neighbours, coverage and exact identifiers.
 
-docs/memory.md measures what each part gains.
+docs/measurements.md measures what each part gains.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from watchkeeper.memory.notes import HASH, ID, URL
 from watchkeeper.records.tool_inputs import PATH
-from watchkeeper.store.driver import plain, sqlite3
 from watchkeeper.store.search.messages import fold
+from watchkeeper.store.search.words import Stems, forms_of
 
 # --- What a query asks for ----------------------------------------------------------------------------------
 
@@ -71,6 +70,8 @@ class Term:
     """Folded: a word, one or two characters of a script without spaces."""
     piece: str
     """What all its forms begin with."""
+    forms: tuple[str, ...] = ()
+    """The words that may have its stem, if it is a word."""
 
 
 class Query:
@@ -105,6 +106,11 @@ class Query:
         return list(found)
 
     @property
+    def forms(self) -> dict[str, tuple[str, ...]]:
+        """By piece, the words that a document must hold one of, where it is a beginning of these."""
+        return {term.piece: term.forms for term in self.terms if term.forms}
+
+    @property
     def words(self) -> list[str]:
         """The words among the terms."""
         return [term.text for term in self.terms if not _UNSPACED.match(term.text)]
@@ -124,23 +130,22 @@ def _terms(text: str) -> tuple[Term, ...]:
     """The words to look for, each once; the common ones too where there are no others."""
     words = dict.fromkeys(_words(_UNSPACED.sub(" ", text)))
     telling = [word for word in words if word not in STOP_WORDS]
-    found = [Term(word, _beginning(word)) for word in (telling or [*words])[:MOST_WORDS]]
+    found: dict[object, Term] = {}
+    for word in (telling or [*words])[:MOST_WORDS]:
+        forms = forms_of(word)
+        found.setdefault(forms or word, Term(word, _beginning(word, forms), forms))
     pairs = dict.fromkeys(pair for run in _UNSPACED.findall(text) for pair in _characters(run))
-    return (*found, *(Term(pair, pair) for pair in [*pairs][:MOST_WORDS]))
+    return (*found.values(), *(Term(pair, pair) for pair in [*pairs][:MOST_WORDS]))
 
 
 def _words(text: str) -> Iterator[str]:
     return (fold(word) for word in _WORD.findall(text))
 
 
-def _beginning(word: str) -> str:
-    """What the other forms of a word begin with: "studies" and "study" share "stud". Cutting more of a short
-    word would find everything."""
-    if not word.isalpha():
-        return word
-    if len(word) < 5:
-        return word[:-1] if len(word) == 4 and word[-1] == "s" and word[-2] != "s" else word
-    return word[: max(4, len(word) - 3)]
+def _beginning(word: str, forms: Sequence[str]) -> str:
+    """What all forms of a word begin with."""
+    begins = (word[:end] for end in range(len(word), 0, -1))
+    return next((one for one in begins if all(form.startswith(one) for form in forms)), word)
 
 
 def _characters(run: str) -> list[str]:
@@ -182,36 +187,7 @@ def tells_time(text: str) -> bool:
 # --- The texts ----------------------------------------------------------------------------------------------
 
 
-class Stems:
-    """The stems of words, as SQLite's porter tokenizer makes them."""
-
-    def __init__(self) -> None:
-        self._connection: Any = sqlite3.connect(":memory:", check_same_thread=False)
-        run = self._connection.execute
-        run("CREATE VIRTUAL TABLE words USING fts5(word, tokenize='porter unicode61 remove_diacritics 2')")
-        run("CREATE VIRTUAL TABLE stems USING fts5vocab(words, 'instance')")
-        self._known: dict[str, str] = {}
-
-    def of(self, words: Sequence[str]) -> dict[str, str]:
-        """The stem of each word; a word that is none, itself."""
-        new = [word for word in dict.fromkeys(words) if word not in self._known]
-        if new:
-            run = self._connection.execute
-            run("DELETE FROM words")
-            self._connection.executemany(
-                "INSERT INTO words (rowid, word) VALUES (?, ?)",
-                [(at, plain(word)) for at, word in enumerate(new)],
-            )
-            self._known |= dict(zip(new, new, strict=True))
-            for at, stem in run("SELECT doc, term FROM stems"):
-                self._known[new[at]] = stem
-        return self._known
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-SATURATION = (0.5, 3.0)
+SATURATION = (0.5, 1.2)
 """BM25's k1. Saying a word twice in one short turn is hardly more evidence than saying it once; in pages it
 is."""
 LENGTH = (0.3, 1.0)
@@ -413,13 +389,12 @@ class _Ranking:
     def _add_terms(self) -> None:
         """BM25 of whole documents and of their best passages, neighbours, coverage."""
         index = self._index
-        places, begun = self._places()
         parts: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
         wholes: dict[int, float] = defaultdict(float)
         lifts: dict[int, float] = defaultdict(float)
+        places = self._places()
         for stem, found in places.items():
-            share = len(found) / max(1, begun[stem][0])
-            self._idfs[stem] = idf = self._idf(max(len(found), int(begun[stem][1] * share)))
+            idf = self._idfs[stem]
             own: dict[int, float] = {}
             for position, at in found.items():
                 weights = self._weights(position, at)
@@ -459,33 +434,25 @@ class _Ranking:
                 best, place = worth, first * _STEP
         return best, place
 
-    def _places(self) -> tuple[dict[str, dict[int, list[int]]], dict[str, tuple[int, int]]]:
-        """By stem: where each document holds it; and how many of these documents, and of the corpus, hold a
-        word that begins as it does."""
-        hits: dict[Term, list[tuple[int, int, str]]] = {}
-        words: set[str] = set()
+    def _places(self) -> dict[str, dict[int, list[int]]]:
+        """By stem: where each document holds it."""
+        texts = [*enumerate(zip(self._index._folded, self._index._texts, strict=True))]
+        found: dict[str, dict[int, list[int]]] = {}
         for term in self._query.terms:
-            hits[term] = [
-                (position, place, word)
-                for position, folded in enumerate(self._index._folded)
-                for place, word in _words_with(term.piece, folded, self._index._texts[position])
-            ]
-            words |= {term.text, *(word for _, _, word in hits[term])}
-        stems = self._index._stems.of(sorted(words))
-        places: dict[str, dict[int, list[int]]] = {}
-        begun: dict[str, tuple[int, int]] = {}
-        for term, found in hits.items():
-            stem = stems[term.text]
-            if stem in places:
-                continue
-            at: dict[int, list[int]] = defaultdict(list)
-            for position, place, word in found:
-                if word == term.text or stems[word] == stem:
-                    at[position].append(place)
-            places[stem] = at
-            here = len({position for position, _, _ in found})
-            begun[stem] = here, max(here, self._held_in_corpus.get(term.piece, 0))
-        return places, begun
+            at: dict[str, list[tuple[int, int]]] = defaultdict(list)
+            for position, (folded, text) in texts:
+                for place, word in _words_with(term.piece, folded, text):
+                    at[word].append((position, place))
+            stems = self._index._stems.of([term.text, *at])
+            of_stem: dict[int, list[int]] = defaultdict(list)
+            for word, places in at.items():
+                if stems[word] == stems[term.text]:
+                    for position, place in places:
+                        of_stem[position].append(place)
+            found[stems[term.text]] = {position: sorted(places) for position, places in of_stem.items()}
+            corpus = self._held_in_corpus.get(term.piece, 0)
+            self._idfs[stems[term.text]] = self._idf(max(len(of_stem), corpus))
+        return found
 
     def _weights(self, position: int, places: Sequence[int]) -> list[float]:
         parts = self._documents[position].weights
@@ -577,7 +544,7 @@ class _Ranking:
             if value > 0 and (position in scores or alike >= LEAST_LIKENESS):
                 scores[position] += best * MEANING * value / most
                 if alike >= LEAST_LIKENESS:
-                    self._held[position].append(f"like it in meaning ({alike:.2f})")
+                    self._held[position].append(f"similar meaning ({alike:.2f})")
 
     def _idf(self, holding: int) -> float:
         return max(LEAST_IDF, math.log((self._index._size - holding + 0.5) / (holding + 0.5)))

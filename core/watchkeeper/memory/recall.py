@@ -23,9 +23,9 @@ from watchkeeper.records.errors import install_command
 from watchkeeper.records.messages import Content
 from watchkeeper.records.text import unstyled
 from watchkeeper.records.tool_inputs import leaves
-from watchkeeper.store import facts
+from watchkeeper.store import facts, sessions
 from watchkeeper.store.driver import Reads, plain
-from watchkeeper.store.postgres import is_postgres
+from watchkeeper.store.engine import engine_of
 from watchkeeper.store.search import passages
 from watchkeeper.store.search.messages import fold
 
@@ -34,7 +34,7 @@ from watchkeeper.store.search.messages import fold
 # Needs the extra `vectors`; used where `recall_vectors` is on, and otherwise not imported. Wordllama's static
 # embeddings (19 MB, 256 dimensions, some 0.7 ms a message) need no network and no GPU. A recall computes
 # them, outside every transaction, the newest messages first and for a second at most; the next recall
-# computes the rest. docs/memory.md measures what they gain.
+# computes the rest. docs/measurements.md measures what they gain.
 
 EMBEDDED_CHARACTERS = 2_000
 BATCH = 128
@@ -91,11 +91,8 @@ class Wordllama:
 def vectors_unavailable(reads: object = None) -> str | None:
     """Why `load` would fail, or why the database of `reads` cannot compare vectors, in one line, as far as a check
     without loading can say; None: no reason found."""
-    if is_postgres(reads):
-        return (
-            "recall_vectors is on, but databases on PostgreSQL hold no vectors; recall goes on with words alone"
-            " (set recall_vectors = false)"
-        )
+    if why := engine_of(reads).no_vectors:
+        return _advice(why)
     from importlib.util import find_spec
 
     from watchkeeper.store.driver import sqlite3
@@ -107,12 +104,15 @@ def vectors_unavailable(reads: object = None) -> str | None:
             install_command("vectors"),
         )
     if not hasattr(sqlite3.Connection, "enable_load_extension"):
-        return _advice("this SQLite loads no extensions", "install pysqlite3")
+        return _advice("this SQLite build cannot load extensions", "install pysqlite3")
     return None
 
 
-def _advice(why: str, remedy: str) -> str:
-    return f"recall_vectors is on, but {why}; recall continues with words alone ({remedy}, or set recall_vectors = false)"
+def _advice(why: str, *remedies: str) -> str:
+    return (
+        f"recall_vectors is on, but {why}; recall uses word search only"
+        f" ({', or '.join([*remedies, 'set recall_vectors = false'])})"
+    )
 
 
 @lru_cache(maxsize=1)
@@ -132,7 +132,7 @@ def load_embedder() -> Embedder:
         passages.load_extension(connection)
         return Wordllama()
     except (ImportError, AttributeError, OSError, sqlite3.Error) as error:
-        raise VectorsMissing(_advice(f"cannot be used here ({error})", "install the extra again")) from None
+        raise VectorsMissing(_advice(f"does not work here ({error})", "reinstall the extra")) from None
     finally:
         connection.close()
 
@@ -167,11 +167,11 @@ def make_vectors(
 Hidden = Callable[[str, int], bool]
 
 CANDIDATE_FACTS = 200
-CANDIDATE_MESSAGES = 64
-CANDIDATE_BYTES = 3_000_000
-NEIGHBOUR_CHARACTERS = 16_000
+CANDIDATE_MESSAGES = 56
+CANDIDATE_BYTES = 500_000
+NEIGHBOUR_CHARACTERS = 2_500
 """What a search reads is bounded: so many messages, the best first, and the beginnings of their neighbours."""
-WEIGHED_MESSAGES = 400
+WEIGHED_MESSAGES = 250
 """A search looks up the length of so many messages, those with the rarest words."""
 PADDING = 0.15
 """What a long message loses for holding more words than a short one."""
@@ -241,7 +241,7 @@ def recall(
     """
     scope = Scope(scope)
     if scope is Scope.AGENT and reader is None:
-        raise ValueError("scope `agent` needs the agent that asks")
+        raise ValueError("scope `agent` requires a calling agent")
     known = _facts(reads, session_id, query, scope, limit, reader, question)
     said: list[Recalled] = []
     if messages and session_id is not None:
@@ -263,8 +263,8 @@ def _facts(
 ) -> list[Recalled]:
     workspace = None
     if session_id is not None and scope is Scope.WORKSPACE:
-        row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
-        workspace = row[0] if row else None
+        session = sessions.load(reads, session_id)
+        workspace = session.workspace if session is not None else None
     likeness = passages.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
     near = sorted(likeness, key=lambda one: -likeness[one])[:CANDIDATE_MESSAGES]
     asked = Query(query)
@@ -311,7 +311,7 @@ def _messages(
         if question
         else {}
     )
-    holders = passages.holders(reads, session_id, pieces, agent_id=only)
+    holders = passages.holders(reads, session_id, pieces, asked.forms, agent_id=only)
     if holders.size:
         names = [*dict.fromkeys([*asked.words, *asked.literals])]
         holders = holders.with_more(passages.calls_named(reads, session_id, names))
@@ -367,7 +367,7 @@ def _candidates(
         rarity = math.log(1 + holders.size / (1 + holders.counts[piece]))
         for number in ids:
             worth[number] += rarity
-    best = sorted(worth, key=lambda number: (-worth[number], -number))
+    best = sorted(sorted(worth, reverse=True), key=worth.__getitem__, reverse=True)
     found: list[tuple[float, int, tuple[str, int], int]] = []
     for start in range(0, len(best), WEIGHED_MESSAGES):
         some = passages.places_of(reads, best[start : start + WEIGHED_MESSAGES])

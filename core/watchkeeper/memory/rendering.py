@@ -185,7 +185,7 @@ class _Cutter:
     def name_pointer(self) -> str:
         self.named = True
         count = self._tail_from - self._head
-        return f"[… {f'{count} characters ' if count else ''}left out, whole: {self._pointer} …]"
+        return f"[… {f'{count} characters ' if count else ''}left out, full text: {self._pointer} …]"
 
     def cut(self, text: str, *, own: bool = False) -> str:
         """The next text, as it is shown. `own`: it is a text block."""
@@ -200,7 +200,7 @@ class _Cutter:
         return f"{before}{self.name_pointer()}{after}"
 
 
-NO_RESULT = "[no result: the call was interrupted, or it has not ended]"
+NO_RESULT = "[no result: the call was interrupted or has not ended]"
 EMPTY = "(empty)"
 START = "(start)"
 MOST_BREAKPOINTS = 4
@@ -288,7 +288,7 @@ class Rendering:
         """A call as the API takes it: with an id that no other call has, and a dict of arguments."""
         given = name = str(block.get("id", ""))
         if not given or given in seen:
-            return _text(f"[call without an id of its own] {compact_json(block)}")
+            return _text(f"[call without its own id] {compact_json(block)}")
         seen.add(given)
         arguments = block.get("input")
         if not isinstance(arguments, dict):  # broken arguments, as some servers send them

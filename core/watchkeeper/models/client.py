@@ -52,9 +52,10 @@ from watchkeeper.records.messages import (
     UsageSoFar,
 )
 from watchkeeper.records.ports import Clock, SystemClock
+from watchkeeper.records.quota import QuotaReading, header_readings
 from watchkeeper.records.text import one_line, utc_text
 
-NOTHING_SAID = "(nothing said)"
+NOTHING_SAID = "(no message)"
 """Sent in the place of a message of which nothing is left that the other vendor accepts."""
 
 SHORTEST_SECRET = 8
@@ -193,6 +194,7 @@ class SdkModel(ABC):
         stream = await self._send(await self._connected(), body)
         response, assembler = stream.response, attempt.assembler
         attempt.request_id = response.headers.get("request-id") or response.headers.get("x-request-id")
+        attempt.quota = tuple(header_readings(response.headers, self._clock.now()))
         try:
             if is_json(response):
                 for delta in assembler.feed_whole(await json_body(response, self._timeouts)):
@@ -237,6 +239,7 @@ class SdkModel(ABC):
             side_calls=assembler.side_calls(),
             modifiers=assembler.modifiers(),
             searches=assembler.searches(),
+            quota=attempt.quota,
         )
 
     def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
@@ -247,14 +250,14 @@ class SdkModel(ABC):
         if asked is not None and self._is_limit(asked, verdict):
             if asked > LONGEST_PARK_SECONDS:
                 kind = ErrorKind.PAUSE
-                after += "; the wait that the server names is too long to be true: resume to try again"
+                after += "; the server asks for an implausibly long wait; resume to try again"
             else:
                 kind, until = ErrorKind.PARK, self._clock.now() + asked
                 after += f"; it ends at {utc_text(until)}"
         elif kind is ErrorKind.RETRY and verdict.rule.rate_limited and retries >= self._retries.max_retries:
             # Without a time, the retries were in vain: ask again, and let no task fail for it.
             kind, until = ErrorKind.PARK, self._clock.now() + ASK_AGAIN_SECONDS
-            after += f"; asks again at {utc_text(until)}"
+            after += f"; next attempt at {utc_text(until)}"
         if kind is ErrorKind.PARK:
             name = "usage limit" if verdict.rule.usage_limit else verdict.rule.name
             verdict = replace(verdict, rule=replace(verdict.rule, name=name, advice=""))
@@ -311,13 +314,14 @@ class SdkModel(ABC):
 class _Attempt:
     """What one request has brought so far."""
 
-    __slots__ = ("_reports", "assembler", "ended_at", "first_token_at", "request_id")
+    __slots__ = ("_reports", "assembler", "ended_at", "first_token_at", "quota", "request_id")
 
     def __init__(self, assembler: ReplyAssembler) -> None:
         self.assembler = assembler
         self.first_token_at: float | None = None
         self.ended_at: float | None = None
         self.request_id: str | None = None
+        self.quota: tuple[QuotaReading, ...] = ()
         self._reports = 0
 
     def counted(self) -> UsageSoFar | None:

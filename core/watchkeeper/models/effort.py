@@ -83,7 +83,7 @@ TABLE = (
               _ALL, _EFFORT, _CLAUDE_55, on=_ADAPTIVE, off={"thinking": {"type": "between_tools"}}, unset=_ADAPTIVE),
     EffortRow("anthropic", ANY, "Claude Haiku 5.5", r"claude-haiku-5-5",
               _ALL, _EFFORT, _CLAUDE_55, on=_ADAPTIVE, off={"thinking": {"type": "disabled"}}, unset=_ADAPTIVE),
-    EffortRow("anthropic", ANY, "Claude Opus 5.5, Fable, Mythos, and later ones",
+    EffortRow("anthropic", ANY, "Claude Opus 5.5, Fable, Mythos and later",
               r"claude-(opus-5-5|fable-|mythos-|[a-z]+-(5-[6-9]|[6-9]|[1-9]\d)\b)",
               _ALL, _EFFORT, _CLAUDE_55, on=_ADAPTIVE, unset=_ADAPTIVE),
     EffortRow("anthropic", ANY, "Claude Opus 5, Sonnet 5", r"claude-(opus|sonnet)-5",
@@ -103,7 +103,7 @@ TABLE = (
     EffortRow("openai-chat", "mistral.ai", "Mistral Small, Medium", r"mistral-(small|medium)",
               "none high", _CHAT, "docs.mistral.ai/capabilities/reasoning, 2026-11-28"),
     # Chat Completions refuses tools together with any other effort than `none`; agents always have tools.
-    EffortRow("openai-chat", OWN, "GPT-5.6 and later ones", r"^gpt-(5\.[6-9]|[6-9])",
+    EffortRow("openai-chat", OWN, "GPT-5.6 and later", r"^gpt-(5\.[6-9]|[6-9])",
               "none", _CHAT, "github.com/BerriAI/litellm/pull/34569, 2026-11-28", unset={"reasoning_effort": "none"}),
     EffortRow("openai-chat", OWN, "GPT-5.4, 5.5", r"^gpt-5\.[45](?!.*-chat)",
               "none", _CHAT, "github.com/openai/openai-openapi/issues/541, 2026-11-28"),
@@ -111,9 +111,9 @@ TABLE = (
     EffortRow(_BOTH, ANY, "GPT-5 Pro", r"^gpt-5-pro", "high", _REASONING, _OPENAI, on=_SUMMARY),
     EffortRow(_BOTH, ANY, "GPT-5, 5.1 Codex", r"^gpt-(5\.1|5)-codex(?!-max)",
               "low medium high", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, ANY, "GPT-5.1 Codex Max, 5.2 Codex and later ones", r"^gpt-5\.\d+-codex",
+    EffortRow(_BOTH, ANY, "GPT-5.1 Codex Max, 5.2 Codex and later", r"^gpt-5\.\d+-codex",
               "low medium high xhigh", _REASONING, _OPENAI, on=_SUMMARY),
-    EffortRow(_BOTH, ANY, "GPT-5.6 and later ones", r"^gpt-(5\.[6-9]|[6-9])(?!.*-chat)",
+    EffortRow(_BOTH, ANY, "GPT-5.6 and later", r"^gpt-(5\.[6-9]|[6-9])(?!.*-chat)",
               "none low medium high xhigh max", _REASONING, _OPENAI, on=_SUMMARY),
     EffortRow(_BOTH, ANY, "GPT-5.2 to 5.5", r"^gpt-5\.[2-5](?!.*-chat)",
               "none low medium high xhigh", _REASONING, _OPENAI, on=_SUMMARY),
@@ -123,7 +123,7 @@ TABLE = (
     EffortRow("openai", ANY, "gpt-oss", r"gpt-oss", "low medium high", _REASONING, _LOCAL),
     EffortRow("openai-chat", ANY, "gpt-oss", r"gpt-oss",
               "low medium high", (*_CHAT, "chat_template_kwargs.reasoning_effort"), _LOCAL),
-    EffortRow("openai-chat", ANY, "Qwen3, GLM-4.5, Gemma 4, DeepSeek-V3.1, Granite 3, and later ones",
+    EffortRow("openai-chat", ANY, "Qwen3, GLM-4.5, Gemma 4, DeepSeek-V3.1, Granite 3 and later",
               r"(qwen-?3|glm-(4\.[5-9]|[5-9])|gemma-?4|deepseek-v(3\.[1-9]|[4-9])|granite-?[3-9])(?!.*(coder|instruct|embed))",
               "low medium high", _CHAT, _LOCAL, on=_THINKS, off=_THINKS_NOT),
 )  # fmt: skip
@@ -213,18 +213,12 @@ def notice(ref: str, host: str | None, effort: Effort | None) -> str | None:
     if used == effort:
         return None
     if used is None:
-        return (
-            None
-            if effort == "off"
-            else f"{ref} has no effort that can be set: it runs without (effort {effort})"
-        )
+        return None if effort == "off" else f"{ref} has no effort setting; effort {effort} is ignored"
     if used == "off":
-        return (
-            f"{ref} cannot think beside tools in this API: it runs without (effort {effort}); openai/ has it"
-        )
+        return f"{ref} cannot reason with tools in this API; effort {effort} is ignored (openai/ supports it)"
     if effort == "off":
-        return f"{ref} always thinks: it uses effort {used}, its lowest"
-    return f"{ref} does not have effort {effort}: it uses {used}, the nearest"
+        return f"{ref} always reasons; using effort {used}, its lowest"
+    return f"{ref} does not support effort {effort}; using {used}, the nearest level"
 
 
 THINKING_TOKENS: Mapping[str, int] = {
@@ -243,7 +237,7 @@ def thinking_tokens(ref: str, host: str | None, effort: Effort | None) -> int:
 
 
 def documented() -> Iterator[tuple[str, str, str, str]]:
-    """The rows for `docs/models.md`: API and server, models, field, efforts."""
+    """The rows for `docs/model-efforts.md`: API and server, models, field, efforts."""
     servers = {OWN: " (api.openai.com)", ANY: " (any server)"}
     for row in TABLE:
         if row.provider == _BOTH:

@@ -272,6 +272,8 @@ NO_CREDIT = _words(
     r"payment (is )?required",
 )
 
+BAD_REQUEST_ADVICE = "re-run the task with other instructions or another model"
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "prompt too long",
@@ -321,7 +323,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "no permission",
         ErrorKind.PAUSE,
-        "let this key use the model, or choose another model, then resume",
+        "give this key access to the model, or choose another model, then resume",
         statuses=frozenset({403}),
         types=frozenset({"permission_error"}),
     ),
@@ -369,6 +371,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "bad request",
         ErrorKind.FAIL,
+        BAD_REQUEST_ADVICE,
         types=frozenset({"invalid_request_error"}),
         codes=frozenset(
             {"invalid_prompt", "invalid_image", "image_too_large", "unsupported_image_media_type"}
@@ -376,13 +379,13 @@ RULES: tuple[Rule, ...] = (
     ),
     # What no server names: by the hundreds of the status.
     Rule("connection lost", ErrorKind.RETRY, statuses=frozenset({None})),
-    Rule("bad request", ErrorKind.FAIL, statuses=frozenset({501, *range(400, 500)})),
+    Rule("bad request", ErrorKind.FAIL, BAD_REQUEST_ADVICE, statuses=frozenset({501, *range(400, 500)})),
     Rule("server error", ErrorKind.RETRY, statuses=frozenset({200, *range(500, 1_000)})),
 )
 """First fit wins. A status that no row names, such as a redirect, is not the Messages API."""
 
 NOT_THE_API = Rule(
-    "not the {api}", ErrorKind.PAUSE, "check the base_url: it must end before {path}, then resume"
+    "not the {api}", ErrorKind.PAUSE, "check the base_url (it must not include {path}), then resume"
 )
 
 
@@ -485,7 +488,7 @@ async def beginning_of(response: Any) -> bytes:
                     0
                 )  # a flood is always there at once, and would keep the clock from being looked at
     except Exception as error:  # whatever ends it: what came is what there is
-        log.debug("the body of an error ended early: %r", error)
+        log.debug("the body of an error response ended early: %r", error)
     finally:
         with suppress(Exception):  # the connection is of no more use, whatever closing it says
             await response.aclose()
@@ -562,8 +565,9 @@ def _status_failure(error: Any, now: float) -> Failure:
     code = details.get("error_code") if isinstance(details, dict) else inner.get("code")
     advised = headers.get("x-should-retry")
     if 300 <= error.status_code < 400 and "location" in headers:
-        inner = {"message": f"it redirects to {excerpt(headers['location'])}, where no key is sent on"}
-    message = str(inner.get("message") or inner.get("detail") or excerpt(str(error.body or error)))
+        inner = {"message": f"it redirects to {excerpt(headers['location'])}; the key is not sent there"}
+    said = inner.get("message") or inner.get("detail") or excerpt(str(error.body or error))
+    message = _parts_text(said) if isinstance(said, list) else _without_tags(str(said))
     return Failure(
         message=message,
         status=int(error.status_code),
@@ -574,6 +578,42 @@ def _status_failure(error: Any, now: float) -> Failure:
         usage_reset_seconds=body_reset_seconds(body, message, now),
         should_retry={"true": True, "false": False}.get(advised or ""),
     )
+
+
+_TAG = re.compile(r"<[a-zA-Z/!][^<>]{0,500}>")
+
+
+def _without_tags(text: str) -> str:
+    """The words of a page of HTML, which proxies send as an error; any other text as it is."""
+    if not re.match(r"\s*<(?:!doctype|html|head|body|h\d|title)\b", text, re.IGNORECASE):
+        return text
+    return " ".join(_TAG.sub(" ", text[:READ_CHARS]).split()) or text
+
+
+def _parts_text(parts: list[Any]) -> str:
+    """The list of mistakes that servers made with pydantic send: each with its field."""
+    found = []
+    for part in parts[:MOST_DETAILS]:
+        fields = part if isinstance(part, dict) else {"msg": part}
+        place = fields.get("loc")
+        where = ".".join(str(one) for one in place if one != "body") if isinstance(place, list) else ""
+        found.append(": ".join(filter(None, (where, str(fields.get("msg") or fields)))))
+    return "; ".join(found)
+
+
+_LIBRARY_WORDS = (
+    (re.compile(r"disconnected without sending a response"), "the server closed it before answering"),
+    (re.compile(r"peer closed connection|incomplete chunked read"), "the server closed it in the middle of the reply"),
+    (
+        re.compile(r"missing an? 'https?://'|unsupported protocol|UnsupportedProtocol"),
+        "the address must begin with http:// or https://",
+    ),
+)  # fmt: skip
+
+
+def _plain_words(said: str) -> str:
+    """What the HTTP library says, in words for a person where they are known."""
+    return next((words for pattern, words in _LIBRARY_WORDS if pattern.search(said)), said)
 
 
 def _told_headers(inner: Mapping[str, Any]) -> dict[str, str]:
@@ -591,7 +631,11 @@ def _transport_failure(error: BaseException) -> Failure:
     if not said or type(deepest).__module__ == "builtins":  # a bare KeyError's text says nothing
         said = f"{type(deepest).__name__} {said}".strip()
     # The HTTP library quotes a header that it refuses: the key.
-    unsent = "the key is not one clean line of text" if "header" in str(deepest).lower() else str(deepest)
+    unsent = (
+        "the key contains line breaks or invalid characters"
+        if "header" in str(deepest).lower()
+        else _plain_words(str(deepest))
+    )
     cannot_send = bool(names & CONFIGURATION_ERRORS) or isinstance(deepest, UnicodeEncodeError)
     undecodable = isinstance(error, (ValueError, AssertionError))  # how the SDK reports such events
 
@@ -601,13 +645,13 @@ def _transport_failure(error: BaseException) -> Failure:
     table = (
         (caused_by(ssl.SSLCertVerificationError), f"the certificate of {where} is not trusted: {deepest}", "configuration"),
         (bool(names & CREDENTIAL_ERRORS), str(error), "authentication_error"),
-        (isinstance(error, TypeError), f"the request cannot be encoded: {error}", "invalid_request_error"),
-        (cannot_send, f"the request to {where} cannot be sent: {unsent}", "configuration"),
-        (undecodable, f"the stream cannot be read: {error}", "broken_stream"),
-        (caused_by(socket.gaierror), f"the name of {where} cannot be resolved", "connection"),
+        (isinstance(error, TypeError), f"cannot encode the request: {error}", "invalid_request_error"),
+        (cannot_send, f"cannot send the request to {where}: {unsent}", "configuration"),
+        (undecodable, f"cannot read the stream: {error}", "broken_stream"),
+        (caused_by(socket.gaierror), f"cannot resolve the host name of {where}", "connection"),
         (caused_by(ConnectionRefusedError), f"{where} refused the connection", "connection"),
-        (any("Timeout" in name for name in names), f"no answer from {where} in time", "timeout_error"),
-        (True, f"the connection to {where} broke: {one_line(said, MESSAGE_CHARS)}", "connection"),
+        (any("Timeout" in name for name in names), f"{where} did not answer in time", "timeout_error"),
+        (True, f"the connection to {where} failed: {one_line(_plain_words(said), MESSAGE_CHARS)}", "connection"),
     )  # fmt: skip
     return next(Failure(message, error_type=kind) for fits, message, kind in table if fits)
 

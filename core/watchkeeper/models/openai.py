@@ -399,7 +399,7 @@ class ResponsesAssembler(_OpenAIAssembler):
             case "response.output_item.added" | "response.output_item.done" as kind:
                 item = event.get("item")
                 if not self.started or not isinstance(item, dict):
-                    raise BrokenStream(f"{kind} out of place")
+                    raise BrokenStream(f"unexpected {kind}")
                 found = self._index({"item_id": item.get("id"), **event})
                 opened = self._items.setdefault(len(self._items) if found is None else found, _Item(item))
                 opened.item, opened.done = item, kind.endswith("done")
@@ -434,7 +434,7 @@ class ResponsesAssembler(_OpenAIAssembler):
 
     def _begin(self, response: Any) -> None:
         if not isinstance(response, dict):
-            raise BrokenStream("a response without its fields")
+            raise BrokenStream("a response that is not an object")
         self.started = True
         self.request_model = text_or_none(response.get("model")) or self.request_model
         self.message_id = text_or_none(response.get("id")) or self.message_id
@@ -471,14 +471,14 @@ class ResponsesAssembler(_OpenAIAssembler):
     def _item(self, event: dict[str, Any]) -> _Item:
         opened = self._items.get(-1 if (index := self._index(event)) is None else index)
         if opened is None:
-            raise BrokenStream(f"{event['type']} out of place")
+            raise BrokenStream(f"unexpected {event['type']}")
         return opened
 
     def _piece(self, event: dict[str, Any], kind: str) -> Iterator[Delta]:
         opened, delta = self._item(event), event.get("delta")
         yield from self._show(kind, delta)
         if not isinstance(delta, str):
-            raise BrokenStream(f"{event['type']} without its text")
+            raise BrokenStream(f"{event['type']} without text")
         opened.texts.append(delta)
 
     def _parts(self) -> Iterator[tuple[Block, str]]:
@@ -614,7 +614,7 @@ class ChatAssembler(_OpenAIAssembler):
             raise (
                 streamed_error(event)
                 if event.get("error")
-                else BrokenStream("the provider failed in the middle")
+                else BrokenStream("the provider failed during the reply")
             )
         self.stop_reason = self.STOPS.get(reason, reason)
 
@@ -643,7 +643,7 @@ class ChatAssembler(_OpenAIAssembler):
                 self._refused |= key == "refusal"
         pieces = delta.get("tool_calls") or ()
         if not isinstance(pieces, list | tuple) or not all(isinstance(piece, dict) for piece in pieces):
-            raise BrokenStream(f"tool calls that are no list of objects: {excerpt(pieces)}")
+            raise BrokenStream(f"tool calls that are not a list of objects: {excerpt(pieces)}")
         for place, piece in enumerate(pieces):
             yield from self._call_piece(piece, place if len(pieces) > 1 else None)
 
@@ -837,7 +837,7 @@ class OpenAIModel(SdkModel):
                 self._left_out.add(name)
                 if name != "reasoning.summary":
                     self._notice(
-                        f"{self.ref}: the server refuses `{name}`; it is left out, and effort may have no effect"
+                        f"{self.ref}: the server rejects `{name}`; it is omitted, and effort may have no effect"
                     )
                 return True
         for name, wording in self.REFUSALS.items():

@@ -178,10 +178,15 @@ class LoggedUsage(Protocol):
 
 
 def logged_price(call: LoggedUsage, lists: PriceLists | None = None) -> Cost:
-    """The cost of a logged call: the one that the program logged, else by the list prices of its day."""
+    """The cost of a logged call: the one that the program logged, else by the list prices of its day.
+
+    It is unknown where the log does not count the prompt.
+    """
     if call.cost_usd is not None and call.cost_usd > 0:
         return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
     usage = Usage(call.input_tokens, call.output_tokens, call.cache_read_tokens, call.cache_write_tokens)
+    if not call.exact and not usage.prompt_tokens:
+        return UNPRICED  # every call has a prompt: the log does not count it
     return price(
         call.model, usage, call.exact, at=call.at, hour_writes=call.cache_write_1h_tokens,
         modifiers=call.modifiers, searches=call.searches, lists=lists,
@@ -526,8 +531,8 @@ class ModelConfig:
     notice: Callable[[str], None] | None = field(default=None, repr=False, compare=False)
     """Takes a line for people about a part of the requests that the server refused and that is left out."""
     surveyor_window: int | None = None
-    """Tokens of the surveyor's window, which decides the size of the pages that it asks for; None: its own.
-    Where a session sets a limit of its own on contexts, that limit belongs here."""
+    """Tokens of the surveyor's window; None: its own. Where a session sets a limit of its own on contexts, that limit
+    belongs here."""
 
 
 def resolve(
@@ -582,7 +587,7 @@ def resolve(
         return SurveyorModel(speed=config.speed, clock=clock, context_window=window)
     vendor = next((vendor for prefix, vendor in _NAMES.items() if ref.strip().startswith(prefix)), None)
     hint = f"did you mean {vendor}/{ref.strip()}? " if vendor and not slash else ""
-    raise BadInput(f"no model {ref!r}: {hint}known are {', '.join(KNOWN[:-1])} and {KNOWN[-1]}")
+    raise BadInput(f"unknown model {ref!r}; {hint}use {', '.join(KNOWN[:-1])} or {KNOWN[-1]}")
 
 
 _NAMES = {"claude": "anthropic", "gpt-": "openai", "o3": "openai", "o4": "openai", "codex-": "openai"}

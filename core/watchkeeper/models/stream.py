@@ -35,7 +35,7 @@ def _no_constant(name: str) -> NoReturn:
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise ValueError(f"{digits[:20]} is too large a number")
+        raise ValueError(f"the number {digits[:20]} is too large")
     return number
 
 
@@ -265,7 +265,7 @@ class ReplyAssembler:
         block = event.get("content_block")
         index = event.get("index")
         if not self.started or not isinstance(block, dict) or not _is_index(index):
-            raise BrokenStream("content_block_start out of place")
+            raise BrokenStream("unexpected content_block_start")
         if index in self._blocks:
             raise BrokenStream(f"block {index} started twice")
         if not isinstance(block.get("type"), str):
@@ -284,7 +284,7 @@ class ReplyAssembler:
         delta, index = event.get("delta"), event.get("index")
         opened = self._blocks.get(index) if _is_index(index) else None
         if opened is None or not isinstance(delta, dict):
-            raise BrokenStream("content_block_delta out of place")
+            raise BrokenStream("unexpected content_block_delta")
         if delta.get("type") == "input_json_delta":
             partial = delta.get("partial_json")
             if not isinstance(partial, str):
@@ -300,7 +300,7 @@ class ReplyAssembler:
     def _message_delta(self, event: dict[str, Any]) -> None:
         delta = event.get("delta")
         if not self.started or not isinstance(delta, dict):
-            raise BrokenStream("message_delta out of place")
+            raise BrokenStream("unexpected message_delta")
         reason = delta.get("stop_reason")
         if isinstance(reason, str) and reason:
             self.stop_reason = reason
@@ -330,11 +330,11 @@ class ReplyAssembler:
         return Delta(kind, text) if text else None
 
     def _parse_input(self, block: Block, raw: str) -> Any:
-        why = "it is not a JSON object"
+        why = "not a JSON object"
         try:
             parsed = strict_json(raw) if raw.strip() else block.get("input")
         except RecursionError:
-            parsed, why = None, "it is nested too deeply"
+            parsed, why = None, "nested too deeply"
         except ValueError as error:
             cut = self.stop_reason == "max_tokens"
             why = f"the reply reached max_tokens before it was complete ({error})" if cut else str(error)
@@ -342,7 +342,7 @@ class ReplyAssembler:
         if isinstance(parsed, dict):
             return parsed
         got = excerpt(raw if raw.strip() else str(parsed))
-        self.invalid_inputs[str(block.get("id", ""))] = f"the input was not valid: {why}; got {got}"
+        self.invalid_inputs[str(block.get("id", ""))] = f"invalid input: {why}; got {got}"
         return {}
 
 
@@ -472,12 +472,12 @@ class _Measured:
     def _counted(self, piece: bytes) -> bytes:
         self._bytes += len(piece)
         if self._bytes > MOST_EVENT_BYTES:
-            raise BrokenStream(f"more than {MOST_EVENT_BYTES:,} bytes without an end")
+            raise BrokenStream(f"an event of more than {MOST_EVENT_BYTES:,} bytes")
         blank = max(piece.rfind(b"\n\n"), piece.rfind(b"\r\n\r\n"), piece.rfind(b"\r\r"))
         lines = piece.count(b"\n", blank + 1) + piece.count(b"\r", blank + 1)
         self._lines = lines if blank >= 0 else self._lines + lines
         if self._lines > MOST_EVENT_LINES:
-            raise BrokenStream(f"more than {MOST_EVENT_LINES:,} lines without an end")
+            raise BrokenStream(f"an event of more than {MOST_EVENT_LINES:,} lines")
         return piece
 
 
@@ -503,7 +503,7 @@ async def decoded_events(
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise BrokenStream("the stream fell silent") from None
+            raise BrokenStream("the stream stalled") from None
         body.event_came()
         now = loop.time()
         if event.event == "ping":
@@ -538,7 +538,7 @@ async def json_body(response: Any, timeouts: Timeouts) -> Any:
             raw = b"".join([piece async for piece in _Measured(response).aiter_bytes()])
         return strict_json(raw)
     except TimeoutError:
-        raise BrokenStream("the reply did not come to its end in time") from None
+        raise BrokenStream("the reply did not finish in time") from None
     except (ValueError, RecursionError) as error:
         raise BrokenStream("the reply is not JSON") from error
 

@@ -25,7 +25,7 @@ class CompactionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """How a pass that has a row ended: applied, rejected or abandoned, why, and what it cost and gained.
+    """How a pass that has a row ended: applied, rejected, abandoned or skipped (its agent ended first), why, and what it cost and gained.
 
     `tokens_before`, `high_water`, `cost_usd` and `tokens_spent`: None leaves what is stored.
     """

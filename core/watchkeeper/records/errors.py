@@ -44,7 +44,7 @@ def install_command(extra: str) -> str:
 def explain_import(error: ImportError) -> str:
     """One line about a module that cannot be loaded where nothing ran out (see `host_fault`)."""
     said = " ".join(str(error).split())
-    return f"{said}: a package is missing or damaged; install Watchkeeper again"
+    return f"{said}: a package is missing or damaged; reinstall Watchkeeper"
 
 
 class NotFound(WatchkeeperError):
@@ -134,21 +134,24 @@ _SQLITE_SHORTAGES: Mapping[str, Shortage] = {
     "SQLITE_IOERR_SHMMAP": Shortage.MEMORY,
 }
 _ADVICE: Mapping[Shortage, tuple[str, str]] = {
-    Shortage.OPEN_FILES: ("RLIMIT_NOFILE", "too many open files{limited}; raise it with `ulimit -n {more}`"),
+    Shortage.OPEN_FILES: (
+        "RLIMIT_NOFILE",
+        "too many open files{limited}; raise the limit with `ulimit -n {more}`",
+    ),
     Shortage.PROCESSES: (
         "RLIMIT_NPROC",
-        "no further process can be started{limited}; end some, or raise it with `ulimit -u`",
+        "cannot start another process{limited}; end some, or raise the limit with `ulimit -u`",
     ),
     Shortage.THREADS: (
         "",
-        "no further thread can be started; end some programs, or raise the limits `ulimit -u` and `ulimit -v`",
+        "cannot start another thread; end some programs, or raise the limits `ulimit -u` and `ulimit -v`",
     ),
-    Shortage.MEMORY: ("", "the machine is out of memory; end some programs"),
+    Shortage.MEMORY: ("", "the machine is out of memory; close some programs"),
     Shortage.DISK: ("", "the disk is full; free some space"),
     Shortage.QUOTA: ("", "the disk quota is used up; free some space"),
     Shortage.FILE_SIZE: (
         "",
-        "a file would grow beyond the limit of this process; raise it with `ulimit -f`",
+        "a file would exceed the size limit of this process; raise the limit with `ulimit -f`",
     ),
 }
 """The limit that belongs to a shortage, if one does, and what to say."""

@@ -12,6 +12,8 @@ from enum import StrEnum
 from operator import add
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+from watchkeeper.records.quota import QuotaReading
+
 Role = Literal["user", "assistant"]
 
 Block = dict[str, Any]
@@ -66,6 +68,9 @@ class Observation:
     """Ids of the observations that a reflection consolidates."""
     provisional: bool = False
     created_at: float = 0.0
+    ledger: str = field(default="", repr=False)
+    """What the agent had done up to the last message that it covers (`memory.ledger`, as JSON); empty where that is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +252,8 @@ class Reply:
     """What the provider reports of the request that changes its price (see `records.usage.modifiers_of`)."""
     searches: int = 0
     """Web searches that the provider made."""
+    quota: tuple[QuotaReading, ...] = ()
+    """What the response states of the provider's usage windows."""
 
 
 ModelEvent = Delta | UsageSoFar | Retrying | Reply

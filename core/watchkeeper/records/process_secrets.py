@@ -96,7 +96,7 @@ def restart_without_secrets(config: str = "", arguments: Sequence[str] | None = 
             os.execve(sys.executable, [sys.executable, *before, *words], handover.environment)
         except OSError as error:
             raise HandoverFailed(
-                f"{sys.executable} cannot be started again without the keys ({error.strerror})"
+                f"cannot restart {sys.executable} without the keys ({error.strerror})"
             ) from None
 
 
@@ -195,6 +195,6 @@ def _pipe_with(data: bytes) -> int:
     if not fits:
         os.close(reading)
         raise HandoverFailed(
-            f"the secret environment variables hold {len(data):,} bytes, more than a pipe takes; unset some"
+            f"the secret environment variables take {len(data):,} bytes, more than a pipe can hold; unset some"
         )
     return reading

@@ -14,19 +14,9 @@ from operator import itemgetter
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from watchkeeper.records import secret_context
-from watchkeeper.records.secret_context import (
-    CONFIRMING,
-    TELLING,
-    Span,
-    is_other_name,
-    is_path,
-    looks_random,
-    may_be_named,
-    named_secret,
-    open_value,
-    spans,
-)
+from watchkeeper.records.secret_context import open_value, spans
+from watchkeeper.records.secret_names import KINDS, Span, may_be_named
+from watchkeeper.records.secret_search import CONFIRMING, TELLING
 from watchkeeper.records.secret_shapes import (
     NUMBERED_LETTERS,
     PUBLIC_NAMES,
@@ -37,6 +27,7 @@ from watchkeeper.records.secret_shapes import (
     groups_in,
     literal,
 )
+from watchkeeper.records.secret_values import is_other_name, is_path, looks_random, named_secret
 from watchkeeper.records.text import STYLE, lazily
 
 LEAST_CHARACTERS = 8
@@ -227,7 +218,7 @@ class Redactor:
                 TELLING
                 | {"shapes": _shape_patterns(), "styled": [_STYLE_IN_WORD]}
                 | ({"hints": hints} if hints else {}),
-                rare=("places", "commands", "files", "shapes", "hints"),
+                rare=("rules", "commands", "files", "shapes", "hints"),
                 confirming=CONFIRMING,
             )
         found = self._groups(data)
@@ -305,7 +296,7 @@ def _shapes() -> list[tuple[str, str, re.Pattern[str]]]:
     return [(shape.name, shape.hint, lazily(shape.expression, re.DOTALL)) for shape in SHAPES]
 
 
-_LABELS = sorted({shape.name for shape in SHAPES} | secret_context.KINDS)
+_LABELS = sorted({shape.name for shape in SHAPES} | KINDS)
 
 
 def _shaped(name: str, hint: str, expression: re.Pattern[str], text: str) -> Iterator[Span]:

@@ -29,8 +29,6 @@ PUBLIC_NAMES = re.compile(
     r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*|^(?:OLD)?PWD)$", re.IGNORECASE
 )
 """Variables that say where something secret lies, or nothing secret at all: `SSH_AUTH_SOCK`, `XAUTHORITY`."""
-
-
 _PEM = "-----? ?{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)? ?-----?"
 _PEM_BREAK = r"(?:\s|[0-9]{1,7}(?:→|\t)|\\{0,7}[\"'+,|>]){1,40}"
 """What may lie between two lines of a key's base64: also a line number, quotes, a `+` of a diff."""
@@ -111,7 +109,6 @@ _SHARED = {
     **dict.fromkeys(("xkeysib-", "xsmtpsib-"), "sib-[a-zA-Z0-9-]{70}"),
 }
 """Prefixes that are looked for together: the fewer beginnings there are, the faster the search is."""
-
 
 _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("anthropic-key", "sk-ant-", WORD, 16),

@@ -123,6 +123,22 @@ def reveal(text: str) -> str:
     return _NOT_PLAIN.sub(_revealed, text)
 
 
+_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def parser_mistake(error: ValueError) -> str:
+    """Where a text is not valid TOML or JSON, and why: `line 3, column 5: expected '=' after a key`. Of another error its
+    own words."""
+    said = " ".join(str(error).split())
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {error.msg[:1].lower()}{error.msg[1:]}"
+    if (found := _PLACE.search(said)) is None:
+        return said
+    where = f"line {found[1]}, column {found[2]}" if found[1] else "the last line"
+    reason = said[: found.start()].replace(" in a key/value pair", "")
+    return f"{where}: {reason[:1].lower()}{reason[1:]}"
+
+
 def one_line(text: str, limit: int = 2_000) -> str:
     """The beginning of `text`, made harmless by `sanitize`, on one line of at most `limit` characters."""
     line = " ".join(sanitize(text[: 8 * limit]).split())
@@ -211,7 +227,7 @@ def message_numbers(text: str) -> list[int]:
         first, dash, last = part.partition("-")
         last = last if dash else first
         if not first.isdecimal() or not last.isdecimal() or not 0 <= int(last) - int(first) < 10_000:
-            raise ValueError(f"{part!r} names no messages; write numbers such as 12,14-16")
+            raise ValueError(f"{part!r} is not a message number or range; use numbers such as 12,14-16")
         found += range(int(first), int(last) + 1)
     return found
 
@@ -496,7 +512,7 @@ def event_text(kind: str, data: Mapping[str, Any], task: str = "") -> str:
         case "host" if verb == "moved":
             return _one(data, "text")
         case "host":
-            return _words(verb) + (" and continues the session" if data.get("resume") else "")
+            return _words(verb) + (" and resumed the session" if data.get("resume") else "")
         case "artifact":
             size = data.get("bytes")
             return f"{verb} {_one(data, 'name')}" + (f" ({size:,} bytes)" if isinstance(size, int) else "")
@@ -524,7 +540,7 @@ def event_text(kind: str, data: Mapping[str, Any], task: str = "") -> str:
             try:
                 until = clock_text(data["until"], time.time())
             except (ValueError, OverflowError, OSError):
-                until = "a time that no calendar has"
+                until = "an invalid date"
             return f"parked until {until}{_said(data, 'reason', ' — ')}"
         case "session" if verb == "carried":
             counts = [
@@ -533,17 +549,19 @@ def event_text(kind: str, data: Mapping[str, Any], task: str = "") -> str:
             return f"continues session {_one(data, 'session')}: {', '.join(counts)}"
         case "agent" | "session":
             return _words(verb) + (_said(data, "reason", " — ") or _said(data, "error", " — "))
+        case "guard":
+            return f"{_words(verb)}: {_one(data, 'text')}"
         case "program":
             return _program(verb, data)
         case "worktree":
             return _worktree(verb, data)
         case "grant":
-            what = _one(data, "pattern") or f"every call of {_one(data, 'tool')}"
-            return f"{what}: " + ("runs without a question" if verb == "added" else "asks again")
+            what = _one(data, "pattern") or f"every call to {_one(data, 'tool')}"
+            return f"{what}: " + ("runs without approval" if verb == "added" else "needs approval again")
         case "budget" if verb == "set":
             amount, unit = data.get("amount"), _one(data, "budget")
             if not isinstance(amount, int | float):
-                return f"no limit in {unit}"
+                return f"no limit on {unit}"
             return "set to " + (f"${amount:,.2f}" if unit == "usd" else f"{amount:,.0f} {unit}")
         case _:
             return _any(verb, data)
@@ -584,7 +602,7 @@ def _tool(verb: str, data: Mapping[str, Any]) -> str:
     if verb == "unknown":
         return f"{name}: interrupted, outcome unknown"
     if verb == "pending":
-        return f"{name} waits{_said(data, 'reason', ': ')}"
+        return f"{name} waiting{_said(data, 'reason', ': ')}"
     arrow = {"done": "→", "error": "✗"}.get(verb, _words(verb))
     return (
         f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip()
@@ -620,14 +638,27 @@ def _memory(verb: str, data: Mapping[str, Any]) -> str:
 
 def _compaction(verb: str, data: Mapping[str, Any]) -> str:
     before, after, removed = data.get("tokens_before"), data.get("tokens_after"), data.get("messages_removed")
-    text = _words(verb)
+    text = _PASSES.get((_one(data, "trigger"), verb)) or _words(verb)
     if isinstance(before, int | float) and isinstance(after, int | float):
         text += f" {tokens_text(before)} → {tokens_text(after)} {change_text(before, after)}"
     if verb == "applied" and isinstance(removed, int) and removed:
         text += f" · {plural(removed, 'message')} replaced"
     elif verb != "applied" and isinstance(data.get("high_water"), int):
         text += f" up to #{data['high_water']}"
-    return text + _said(data, "reason", " — ")
+    return text + ("" if verb == "applied" and text.startswith(_OBSERVED) else _said(data, "reason", " — "))
+
+
+_OBSERVED = ("activated", "consolidated")
+_PASSES = {
+    ("observer", "started"): "observer reading",
+    ("observer", "prepared"): "observed",
+    ("observer", "applied"): "activated",
+    ("observer", "skipped"): "observer skipped",
+    ("reflector", "started"): "reflector reading the log",
+    ("reflector", "applied"): "consolidated the log",
+    ("reflector", "skipped"): "reflector skipped",
+}
+"""What the passes of observational memory are called, by trigger and event."""
 
 
 def _approval(verb: str, data: Mapping[str, Any]) -> str:
@@ -649,7 +680,7 @@ def _worktree(verb: str, data: Mapping[str, Any]) -> str:
         case "changed" if isinstance(files, int):
             return f"{plural(files, 'file')} changed"
         case "removed":
-            return f"worktree removed; the branch {branch} stays"
+            return f"worktree removed; branch {branch} kept"
         case _:
             return _any(verb, data)
 
@@ -660,9 +691,9 @@ def _program(verb: str, data: Mapping[str, Any]) -> str:
     session = _one(data, "program_session")[:8]
     match verb:
         case "opened":
-            begun = "continues session" if data.get("resumed") else "begins session"
+            begun = "resumed session" if data.get("resumed") else "started session"
             refused = (
-                f" (the earlier one was refused: {_one(data, 'refused')})" if data.get("refused") else ""
+                f" (could not resume the earlier one: {_one(data, 'refused')})" if data.get("refused") else ""
             )
             return " ".join(filter(None, (program, _one(data, "version"), begun, session))) + refused
         case "attached":
@@ -673,7 +704,7 @@ def _program(verb: str, data: Mapping[str, Any]) -> str:
         case "prompted":
             return f"prompt sent to {program}"
         case "steered":
-            return "message sent: it is read " + (
+            return "message sent, delivered " + (
                 "now" if data.get("when") == "now" else "with the next model call"
             )
         case "plan":
@@ -683,14 +714,14 @@ def _program(verb: str, data: Mapping[str, Any]) -> str:
             now = next((str(one.get("title")) for one in items if one.get("status") == "running"), "")
             return f"to-do list: {done} of {len(items)} done" + (f", now {now}" if now else "")
         case "background":
-            return f"{_one(data, 'tool')} goes on in the background: {_one(data, 'command')}"
+            return f"{_one(data, 'tool')} continues in the background: {_one(data, 'command')}"
         case "background_ended":
-            return f"{_one(data, 'tool')} in the background ended ({_one(data, 'status')}): {_one(data, 'command')}"
+            return f"background {_one(data, 'tool')} ended ({_one(data, 'status')}): {_one(data, 'command')}"
         case "unknown":
-            return f"sent something that this version does not know: {_one(data, 'name')}"
+            return f"sent an unknown event: {_one(data, 'name')}"
         case _ if verb.startswith("child_"):
             named = _one(data, "title") or _one(data, "child")[:8]
-            return f"its sub-agent {_words(verb.removeprefix('child_'))}: {named}"
+            return f"sub-agent {_words(verb.removeprefix('child_'))}: {named}"
         case _ if verb.startswith("turn_"):
             return f"turn {_words(verb.removeprefix('turn_'))}{reason}"
         case _:

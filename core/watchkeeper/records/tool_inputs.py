@@ -330,8 +330,7 @@ def parse_pattern(pattern: str) -> Pipeline:
     for part in parts[1:]:
         if part.words[-1] == "*" and _obeys_input(part):
             raise ValueError(
-                f"{reveal(part.words[0])} may run what it is given through the pipe: a pattern of it must name its"
-                " script, or be without *"
+                f"{reveal(part.words[0])} may run its piped input as code; its pattern must name a script or have no *"
             )
     return parts
 
@@ -344,15 +343,14 @@ def _part_of_pattern(text: str, whole: str, *, is_last: bool) -> SimpleCommand:
     part = _simple_command(text[:-2] if open_ended else text, is_last=True)
     if part is None:
         raise ValueError(
-            f"the pattern {reveal(whole)!r} matches nothing: it must be the words of a simple command, or of several with"
-            " | between them, each with * as its last word for any further arguments; before one may be"
-            f" {', '.join(VARIABLES)}"
+            f"the pattern {reveal(whole)!r} matches nothing; use a simple command, or several joined by |. A final *"
+            f" matches any further arguments. Allowed variables: {', '.join(VARIABLES)}"
         )
     if not open_ended:
         return part
     if starts_others(part.words):
         raise ValueError(
-            f"{reveal(part.words[0])} starts other programs: a pattern of it must be a whole command, without *"
+            f"{reveal(part.words[0])} starts other programs; its pattern must be a complete command without *"
         )
     return SimpleCommand((*part.words, "*"), part.variables)
 
@@ -466,16 +464,16 @@ def program_path(program: str, folder: str, workspace: str, search_path: str) ->
 # --- Files that make other programs run code ------------------------------------------------------------------
 
 GUARDED_PATHS = {
-    ".git/**": "git runs the hooks and the programs that files in it name",
-    ".claude/**": "Claude Code runs the hooks and commands that files in it name",
-    ".codex/**": "Codex runs the programs that files in it name",
-    ".opencode/**": "OpenCode runs the plugins and commands in it",
-    ".mcp.json": "agent programs start the servers that it names",
+    ".git/**": "git runs hooks and programs configured there",
+    ".claude/**": "Claude Code runs hooks and commands configured there",
+    ".codex/**": "Codex runs programs configured there",
+    ".opencode/**": "OpenCode runs plugins and commands in it",
+    ".mcp.json": "agent programs start the servers listed in it",
     ".envrc": "direnv runs it",
-    ".vscode/**": "VS Code runs the tasks and programs that files in it name",
-    ".github/workflows/**": "GitHub runs the workflows in it",
-    "AGENTS.md": "agents follow it as instructions",
-    "CLAUDE.md": "agents follow it as instructions",
+    ".vscode/**": "VS Code runs tasks and programs configured there",
+    ".github/workflows/**": "GitHub runs workflows in it",
+    "AGENTS.md": "agents follow its instructions",
+    "CLAUDE.md": "agents follow its instructions",
 }
 """Files, in the workspace or any folder below it, whose change asks every time, and why."""
 
@@ -522,7 +520,7 @@ def _guard_of(name: str) -> str:
         else:
             hit = any(parts[at : at + len(wanted)] == wanted for at in range(len(parts)))
         if hit:
-            return f"a write to {name} asks every time: {reason}"
+            return f"a write to {name} always needs approval: {reason}"
     return ""
 
 
@@ -539,7 +537,9 @@ FILE_CHANGES = frozenset({"write", "edit"})
 SUBJECT_CHANGED = "[not run] The file changed after a person approved this call. Nothing was written."
 """What a worker answers that found another file than the approved one."""
 
-PREMISES_CHANGED = "[not run] What a person approved is not so any more. Nothing was run."
+PREMISES_CHANGED = (
+    "[not run] The script, shell or folder changed after a person approved this call. Nothing was run."
+)
 """What answers an approved command whose shell, folder or script is another one than in the question."""
 
 REFUSED = "refused"
@@ -635,7 +635,7 @@ def file_change(
     digest = digest_of(workspace, tool, arguments, protected)
     target = resolve_target(workspace, path)
     if target is None:
-        problem = "the path leads out of the workspace, so the tool will refuse it"
+        problem = "the path is outside the workspace, so the tool will refuse it"
         return FileChange(path, "", REFUSED, None, None, problem)
     before, problem = _text_of(target, protected)
     after: str | None = None
@@ -644,11 +644,11 @@ def file_change(
         content = arguments.get("content")
         after = content if isinstance(content, str) else None
     elif before is None or not isinstance(old, str) or not isinstance(new, str) or not old:
-        problem = problem or "there is no such file, so the edit will fail"
+        problem = problem or "the file does not exist, so the edit will fail"
     elif (count := before.count(old)) == 0:
-        problem = "the file does not hold the old text, so the edit will fail"
+        problem = "the file does not contain the old text, so the edit will fail"
     elif count > 1 and not arguments.get("replace_all"):
-        problem = f"the file holds the old text {count} times, so the edit will fail"
+        problem = f"the file contains the old text {count} times, so the edit will fail"
     else:
         after = before.replace(old, new)
     return FileChange(path, str(target), digest, before, after, problem)
@@ -688,11 +688,9 @@ def open_regular(target: Path, protected: Protected) -> int:
 
 def _refuse(status: os.stat_result, protected: Protected) -> None:
     if (status.st_dev, status.st_ino) in protected:
-        raise PermissionError(errno.EACCES, "it belongs to the database of this run")
+        raise PermissionError(errno.EACCES, "it is part of the database of this run")
     if not stat.S_ISREG(status.st_mode):
-        raise PermissionError(
-            errno.EACCES, "it is a folder, a link, a pipe or a device, so the tool will refuse it"
-        )
+        raise PermissionError(errno.EACCES, "it is not a regular file, so the tool will refuse it")
 
 
 def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
@@ -702,7 +700,7 @@ def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, f"the file cannot be read: {error.strerror}"
+        return None, f"cannot read the file: {error.strerror}"
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if status.st_size > MOST_SHOWN_BYTES:

@@ -11,6 +11,13 @@ from enum import StrEnum
 from watchkeeper.records.text import lazily
 from watchkeeper.records.usage_limits import usage_limit
 
+NO_RESULT = "the log has no result for it"
+"""Why an imported agent is cancelled of which neither its call's result nor a last reply is known."""
+NO_RESULTS = (NO_RESULT, "the log has no result for it")
+"""`NO_RESULT`, as this version and earlier ones write it."""
+UNKNOWN = "unknown"
+"""The word for its state."""
+
 
 class Waiting(StrEnum):
     """What is waited for. The value is the word that people read."""
@@ -32,8 +39,8 @@ class Waiting(StrEnum):
 
 
 _REASONS = (
-    (Waiting.LOOP, lazily(r"\bit made the same calls \d+ times in a row")),
-    (Waiting.BUDGET, lazily(r"(?i)\bbudget\b.*(\bis reached\b|\bdoes not cover\b|\bneeds?\b)|\bof (its|the) budget\b|\bwk budget\b")),
+    (Waiting.LOOP, lazily(r"\bsame calls \d+ times in a row")),
+    (Waiting.BUDGET, lazily(r"(?i)\bbudget\b.*\b(is reached|does not cover|is too small|needs?)\b|\bof (its|the) budget\b|\bwk budget\b")),
     (Waiting.NO_KEY, lazily(r"(?i)\bno api key\b|\bset a valid \S+, then resume|\bneeds a key; set\b|\bis not logged in\b")),
     (Waiting.PERSON, lazily(r"(?i)\bsteer it\b|\bwas cancelled; resume it\b")),
 )  # fmt: skip
@@ -62,3 +69,10 @@ def waiting_word(status: str, reason: str | None = None, activity: str | None = 
     if status == "paused":
         return reason_word(reason) or Waiting.PAUSED
     return Waiting.LOOP if status == "failed" and reason_word(reason) is Waiting.LOOP else None
+
+
+def agent_word(status: str, reason: str | None = None, activity: str | None = None) -> str:
+    """The word for a state: what is waited for; `unknown` where the log of another program tells no end; else the status."""
+    if status == "cancelled" and reason in NO_RESULTS:
+        return UNKNOWN
+    return waiting_word(status, reason, activity) or status

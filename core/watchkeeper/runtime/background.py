@@ -21,24 +21,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from watchkeeper.records import errors
 from watchkeeper.records.errors import StoreExhausted, StoreUnusable, host_fault
 from watchkeeper.records.ports import Clock
+from watchkeeper.records.quota import owner_name, quota_words, window_name
 from watchkeeper.records.text import one_line
 from watchkeeper.records.usage_limits import limit_text, session_limit
 from watchkeeper.runtime.config import AlertSettings
-from watchkeeper.store import database, driver
+from watchkeeper.store import commands, database, driver, quota, sessions
 from watchkeeper.store.change_feed import ChangeFeed
-from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.names import AGENT_NAME, TASK_NAME
+from watchkeeper.store.driver import Connection, Queries, sqlite3
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.outcome import load_outcome
 from watchkeeper.store.place import Place
 from watchkeeper.store.postgres import is_lost
-from watchkeeper.store.search.index import index_batch, index_until
-from watchkeeper.store.transaction import SessionStore
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,8 @@ class Heartbeat:
 
     def hosted_seconds(self) -> float:
         """How long the session has been hosted, until now."""
-        row = self._store.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (self._store.session_id,))
         return (
-            float(row[0])
+            sessions.require(self._store, self._store.session_id).hosted_seconds
             + self._uncounted
             + (0.0 if self._resting else self._clock.monotonic() - self._noted_at)
         )
@@ -92,12 +92,7 @@ class Heartbeat:
         now = self._clock.monotonic()
         seconds = self._uncounted + (0.0 if self._resting else now - self._noted_at)
         self._uncounted, self._noted_at = 0.0, now
-        await self._store.commit(
-            lambda tx: tx.execute(
-                "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?",
-                (seconds, tx.session_id),
-            )
-        )
+        await self._store.commit(lambda tx: sessions.add_hosted_seconds(tx, seconds))
 
     async def _note_wal(self) -> None:
         """Warn once, and again at each doubling, that the write-ahead log grows."""
@@ -107,8 +102,8 @@ class Heartbeat:
             return
         self._wal_limit = size * 2
         text = (
-            f"the database's write-ahead log has grown to {size >> 20} MiB, because a program keeps a read"
-            " open; close viewers and scripts that read the file, and it shrinks by itself"
+            f"the database's write-ahead log has grown to {size >> 20} MiB because a program keeps a read"
+            " transaction open; to let it shrink, close viewers and scripts that read the file"
         )
         await self._store.commit(lambda tx: tx.event("host.warning", text=text))
 
@@ -146,7 +141,8 @@ class Alerts:
         self._store = store
         self._settings = settings
         self._redact = redact
-        self._seq = int(store.one("SELECT event_seq FROM sessions WHERE id = ?", (store.session_id,))[0])
+        self._sender = AlertSender(settings)
+        self._seq = sessions.newest_event(store, store.session_id)
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MOST_ALERTS)
         self._warned = False
         self._sending = asyncio.Lock()
@@ -178,17 +174,17 @@ class Alerts:
 
     async def _send(self) -> None:
         kinds = [kind for kind, why in _ALERTS.items() if why in self._settings.on]
-        rows = self._store.all(
-            f"SELECT e.seq, e.at, e.kind, e.data, {AGENT_NAME}, {TASK_NAME} FROM events e LEFT JOIN agents a ON a.id = e.agent_id"  # noqa: S608
-            " LEFT JOIN tasks t ON t.id = e.task_id WHERE e.session_id = ? AND e.seq > ? ORDER BY e.seq",
-            (self._store.session_id, self._seq),
-        )
-        for seq, at, kind, data, agent, task in rows:
-            self._seq = seq
-            if kind in kinds:
-                self._waiting.append(self._alert(at, kind, driver.decode(data), agent, task))
+        for event in sessions.events_after(self._store, self._store.session_id, self._seq):
+            self._seq = event.seq
+            if event.kind in kinds:
+                self._waiting.append(self._alert(event))
+        for due in quota.due_alerts(self._store, self._store.now()) if "quota" in self._settings.on else ():
+            if await self._store.commit(partial(_take_alert, due=due)):
+                self._waiting.append(
+                    self._redact(quota_alert(due, self._store.session_id, self._store.now()))
+                )
         while self._waiting:
-            if problem := await self._deliver(self._waiting.popleft()):
+            if problem := await self._sender.deliver(self._waiting.popleft()):
                 await self._warn(problem)
 
     async def _warn(self, problem: str) -> None:
@@ -196,14 +192,11 @@ class Alerts:
         if self._warned:
             return
         self._warned = True
-        text = self._redact(one_line(f"an alert was not delivered: {problem}", 400))
+        text = self._redact(one_line(f"alert not delivered: {problem}", 400))
         await self._store.commit(lambda tx: tx.event("host.warning", text=text))
 
-    def _alert(
-        self, at: float, kind: str, data: dict[str, Any], agent: str | None, task: str | None
-    ) -> dict[str, Any]:
-        session_id = self._store.session_id
-        goal, title = self._store.one("SELECT goal, title FROM sessions WHERE id = ?", (session_id,))
+    def _alert(self, event: sessions.Event) -> dict[str, Any]:
+        session_id, at, kind, data = self._store.session_id, event.at, event.kind, event.data
         said = next((data[name] for name in ("reason", "error", "question", "tool") if data.get(name)), "")
         until = data.get("until") if kind == "agent.parked" else None
         stopped = str(said) if kind in _STOPS else None
@@ -214,9 +207,9 @@ class Alerts:
             "why": _ALERTS[kind],
             "event": kind,
             "session_id": session_id,
-            "title": one_line(title or goal, 200),
-            "agent": agent and one_line(agent, 200),
-            "task": task and one_line(task, 200),
+            "title": one_line(sessions.require(self._store, session_id).name, 200),
+            "agent": event.agent and one_line(event.agent, 200),
+            "task": event.task and one_line(event.task, 200),
             "text": (limit is None and self._outcome(kind)) or one_line(str(said), OUTCOME_CHARACTERS),
             "usage_limit": limit and {"name": limit.name, "ends_at": limit.ends_at},
             "at": at,
@@ -242,7 +235,14 @@ class Alerts:
             [first, *(one_line(f"{title}: {listed}.", NAMES_CHARACTERS) for title, listed in names)]
         )
 
-    async def _deliver(self, alert: dict[str, Any]) -> str:
+
+class AlertSender:
+    """Sends one alert to the user's command and address."""
+
+    def __init__(self, settings: AlertSettings) -> None:
+        self._settings = settings
+
+    async def deliver(self, alert: dict[str, Any]) -> str:
         """Send one alert both ways; returns what went wrong."""
         problems = []
         if self._settings.command:
@@ -268,7 +268,7 @@ class Alerts:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            return f"{name} does not start: {error}"
+            return f"{name} did not start: {error}"
         try:
             await asyncio.wait_for(process.communicate(document), ALERT_TIMEOUT_SECONDS)
         except (TimeoutError, asyncio.CancelledError) as error:
@@ -277,8 +277,8 @@ class Alerts:
             await process.wait()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            return f"{name} took longer than {ALERT_TIMEOUT_SECONDS:.0f} s and was ended"
-        return f"{name} ended with code {process.returncode}" if process.returncode else ""
+            return f"{name} took longer than {ALERT_TIMEOUT_SECONDS:.0f} s and was stopped"
+        return f"{name} exited with code {process.returncode}" if process.returncode else ""
 
     async def _post(self, address: str, alert: dict[str, Any]) -> str:
         import httpx2
@@ -287,8 +287,23 @@ class Alerts:
             async with httpx2.AsyncClient(timeout=10, follow_redirects=False) as client:
                 answer = await client.post(address, json=alert)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return f"the webhook was not reached: {type(error).__name__}"
-        return f"the webhook answered {answer.status_code}" if answer.status_code >= 300 else ""
+            return f"cannot reach the webhook: {type(error).__name__}"
+        return f"the webhook returned status {answer.status_code}" if answer.status_code >= 300 else ""
+
+
+def _take_alert(tx: Transaction, due: quota.DueAlert) -> bool:
+    return quota.take_alert(tx.changed, due)
+
+
+def quota_alert(due: quota.DueAlert, session_id: str | None, now: float) -> dict[str, Any]:
+    """What a person is sent when little is left of a usage window; `session_id`: the run that says so."""
+    reading = due.quota.newest
+    text = f"{owner_name(reading)}, {window_name(reading)}: {quota_words(due.quota, now)}"
+    return {
+        "why": "quota", "event": "quota.low", "session_id": session_id, "title": one_line(window_name(reading), 200),
+        "agent": None, "task": None, "text": one_line(text, OUTCOME_CHARACTERS), "usage_limit": None, "at": now,
+        "look": "wk usage",
+    }  # fmt: skip
 
 
 def _failure(what: str, error: Exception) -> str:
@@ -377,15 +392,13 @@ class CommandWatch:
             raise driver.unusable(self._path, error) from error
 
     def _watch(self, connection: sqlite3.Connection) -> None:
-        reported = None
+        reported, reads = None, Queries(connection)
         while not self._over.is_set():
-            row = connection.execute(
-                "SELECT max(id) FROM commands WHERE session_id = ? AND status = 'queued'", (self._session_id,)
-            ).fetchone()
+            newest = commands.newest_queued(reads, self._session_id)
             # Not "greater": after a prune, new commands may have smaller numbers.
-            if row[0] is not None and row[0] != reported:
+            if newest is not None and newest != reported:
                 self._call(self._on_command)
-            reported = row[0]
+            reported = newest
             while not self._feed.wait(LOOK_SECONDS) and not self._over.is_set():
                 pass
 
@@ -467,17 +480,17 @@ class Indexing:
             if not away and not driver.is_busy(error) and driver.shortage(self._path, error) is None:
                 self._failed = True
                 # Only logged: the host itself reports, in one line, what is wrong with the file.
-                log.info("messages are no longer indexed: %s", error)
+                log.info("message indexing stopped: %s", error)
 
     def _round(self, connection: Connection) -> None:
         while not self._ending.is_set():
             began = time.perf_counter()
-            if not index_batch(connection, lock_timeout_seconds=LOCK_SECONDS).more:
+            if not index_of(connection).index_batch(lock_timeout_seconds=LOCK_SECONDS).more:
                 return
             self._ending.wait((time.perf_counter() - began) * (1 / SHARE - 1))
 
     def _last_round(self, connection: Connection) -> None:
         try:
-            index_until(connection, seconds=LAST_SECONDS)
+            index_of(connection).index_until(seconds=LAST_SECONDS)
         finally:
             connection.close()

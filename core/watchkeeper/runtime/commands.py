@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -47,7 +47,7 @@ from watchkeeper.records.tool_inputs import parse_pattern, pattern_of
 from watchkeeper.runtime import lifecycle
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.commands import CONFLICT, GUARDED, add_grant, revoke_grant
+from watchkeeper.store.commands import CONFLICT, GUARDED, Command, add_grant, revoke_grant
 from watchkeeper.store.driver import decode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import SessionStore, Transaction
@@ -55,22 +55,6 @@ from watchkeeper.store.transaction import SessionStore, Transaction
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One row of the queue."""
-
-    id: int
-    kind: str
-    agent_id: str | None
-    task_id: str | None
-    payload: dict[str, Any]
-    requested_by: str
-
-    def settle(self, tx: Transaction, status: CommandStatus, result: str) -> None:
-        """Store how the command ended."""
-        commands.settle(tx, self.id, self.kind, status, result, agent_id=self.agent_id, task_id=self.task_id)
 
 
 class NotYet(Exception):
@@ -155,18 +139,12 @@ class CommandQueue:
 
     async def apply_waiting(self) -> None:
         """Apply what is queued, in order."""
-        rows = self._store.all(
-            "SELECT id, kind, agent_id, task_id, payload, requested_by FROM commands"
-            " WHERE session_id = ? AND status = 'queued' ORDER BY id",
-            (self._store.session_id,),
-        )
-        for number, kind, agent_id, task_id, payload, requested_by in rows:
-            command = Command(number, kind, agent_id, task_id, {}, requested_by)
+        for command in commands.queued(self._store, self._store.session_id):
             try:
-                command = replace(command, payload=self._host.environment.redact(decode(payload)))
-                handler = self._handlers.get(kind)
+                command = replace(command, payload=self._host.environment.redact(decode(command.payload)))
+                handler = self._handlers.get(command.kind)
                 if handler is None:
-                    raise ValueError(f"this host has no command {kind}")
+                    raise ValueError(f"the background process does not recognize the command {command.kind}")
                 result = await handler(command)
             except ValueError as refused:
                 await self._settle(command, CommandStatus.REFUSED, str(refused))
@@ -204,14 +182,14 @@ class CommandQueue:
         now = bool(command.payload.get("now"))
         if command.agent_id is None:
             self._host.pause_all(reason, now=now)
-            said = "pausing every agent" + (" at once" if now else " at its next step")
+            said = "pausing all agents" + (" immediately" if now else " at their next step")
             await self._commit(
-                command, said, _nothing, told="paused the whole run; you read this once it continues."
+                command, said, _nothing, told="paused the run; you will see this after it resumes."
             )
             return None
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
-        told = f"paused {self._who(agent)}; it continues when a person or you resume it."
+        told = f"paused {self._who(agent)}; it continues when you or a person resume it."
         if control is None:
             if agent.status in (AgentStatus.IDLE, AgentStatus.PARKED):
                 said = f"{agent.name} is paused"
@@ -222,9 +200,9 @@ class CommandQueue:
                     told=told,
                 )
                 return None
-            raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
+            raise ValueError(f"{agent.name} is {agent.status}; nothing to pause")
         control.pause(reason, now=now)
-        said = f"{agent.name} pauses" + (" at once" if now else " at its next step")
+        said = f"{agent.name} pauses" + (" immediately" if now else " at its next step")
         await self._commit(command, said, _nothing, told=told)
         return None
 
@@ -235,7 +213,7 @@ class CommandQueue:
             # as one that does.
             if self._host.driving_once or not self._host.cancel_pause():
                 raise NotYet
-            await self._commit(command, "resumed", lifecycle.lift_pauses, told="resumed the whole run.")
+            await self._commit(command, "resumed", lifecycle.lift_pauses, told="resumed the run.")
             self._host.environment.usage_limits.allow_test()
             return None
         agent = self._agent(command)
@@ -245,7 +223,7 @@ class CommandQueue:
             raise NotYet
         if control is not None and control.pause_reason is not None:
             if self._host.pausing:
-                raise ValueError("the whole run is being paused; resume the run")
+                raise ValueError("the run is pausing; resume the run instead")
             if agent.status is not AgentStatus.PAUSED:
                 if not control.cancel_pause():
                     raise NotYet
@@ -254,7 +232,9 @@ class CommandQueue:
                 return None
         if agent.status is AgentStatus.PARKED:
             await self._host.environment.usage_limits.wake_now(agent)
-            return f"{agent.name} tries one call now; if the usage limit still applies, it is parked again"
+            return (
+                f"{agent.name} makes one test call now; if the usage limit still applies, it is parked again"
+            )
         if agent.status is AgentStatus.PAUSED:
             said = f"{agent.name} continues" + self._after_its_compaction(agent)
             await self._commit(
@@ -299,8 +279,8 @@ class CommandQueue:
         """A note, also shown on the dashboard, that an agent continues only after its compaction."""
         if not self.compactions.is_about(agent.id):
             return ""
-        self._host.environment.live.show(agent.id, "working", "continues when its context has been compacted")
-        return ", when its compaction has ended"
+        self._host.environment.live.show(agent.id, "working", "continues after its context is compacted")
+        return ", after its compaction"
 
     async def _cancel(self, command: Command) -> None:
         reason = f"cancelled by {command.requested_by}"
@@ -309,9 +289,9 @@ class CommandQueue:
             return
         task = self._task(command) if command.task_id else self._task_of(self._agent(command))
         if task is None:
-            raise ValueError("the planner cannot be cancelled alone; cancel the session")
+            raise ValueError("the planner cannot be cancelled on its own; cancel the session")
         if task.status in TASK_ENDED:
-            raise ValueError(f"{task.name} is {task.status} already")
+            raise ValueError(f"{task.name} is already {task.status}")
 
         def change(tx: Transaction) -> None:
             session_tools.stop_agent(tx, task, reason)
@@ -323,12 +303,10 @@ class CommandQueue:
     async def _rerun(self, command: Command) -> None:
         task = self._task(command) if command.task_id else self._task_of(self._agent(command))
         if task is None:
-            raise ValueError("the planner cannot be run again; start a new session, or steer it")
+            raise ValueError("the planner cannot be re-run; start a new session, or steer it")
         fresh = bool(command.payload.get("fresh"))
         reason = str(command.payload.get("message") or "").strip()
-        status = SessionStatus(
-            self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0]
-        )
+        status = sessions.require(self._store, self._store.session_id).status
 
         def change(tx: Transaction) -> set[str]:
             current = plans.load_task(tx, task.id)
@@ -338,9 +316,7 @@ class CommandQueue:
             why = f": {one_line(reason, 600).rstrip('.')}." if reason else "."
             text = f"A person re-runs {task.name}{' without its memory' if fresh else ''}{why}"
             if stopped:
-                text += (
-                    f" What depends on it stops, and runs again if its inputs change: {', '.join(stopped)}."
-                )
+                text += f" Tasks that depend on it stop, and run again if their inputs change: {', '.join(stopped)}."
             agent_state.notify_planner(tx, "person", task.id, text=text)
             later = session_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
             return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
@@ -354,13 +330,11 @@ class CommandQueue:
     async def _edit_plan(self, command: Command) -> None:
         """Add, revise or drop a task, as the planner's tools do; the planner is told."""
         act, arguments = str(command.payload.get("act")), command.payload.get("arguments") or {}
-        row = self._store.one(
-            "SELECT status, current_plan_id FROM sessions WHERE id = ?", (self._store.session_id,)
-        )
-        if SessionStatus(row[0]) in SESSION_ENDED:
+        session = sessions.require(self._store, self._store.session_id)
+        if session.status in SESSION_ENDED:
             raise ValueError("the session has ended; continue it with `wk run --from`, or re-run a task")
-        if row[1] is None:
-            raise ValueError("there is no plan yet; the planner makes it first")
+        if session.current_plan_id is None:
+            raise ValueError("there is no plan yet; wait for the planner to make it")
         environment = self._host.environment
         tools = session_tools.PlanTools(environment.new_id, self._host.roles)
         tools.refuse(self._store, act, arguments)
@@ -377,7 +351,7 @@ class CommandQueue:
             given = [what for key, what in _REVISED.items() if key in arguments]
             more = {
                 "add": f" ({task.role}): {task.title}",
-                "revise": f" ({', '.join(given)}): it is {task.role}'s, {task.title}",
+                "revise": f" ({', '.join(given)}): now {task.role}: {task.title}",
                 "drop": "",
             }[act]
             why = str(arguments.get("reason") or "").strip().rstrip(".")
@@ -395,11 +369,11 @@ class CommandQueue:
         at = self._host.environment.clock.now()
         to = command.payload.get("to")
         if to is not None and type(to) is not int:
-            raise ValueError("the version to go back to is a number; `wk memory views` lists them")
+            raise ValueError("the version must be a number; `wk memory views` lists the versions")
         with self._restarting_on_a_fault(memory):
             change = memory.move(self._store, "undo" if command.kind == "undo" else "redo", at=at, to=to)
             recorded = memory.record(change)
-            said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
+            said = f"{agent.name}: restored view {change.view.version}, {change.tokens} tokens"
             told = f"{'undid' if command.kind == 'undo' else 'redid'} a compaction of {self._who(agent)}."
             await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind), told=told)
 
@@ -414,7 +388,7 @@ class CommandQueue:
         if not all(type(seq) is int for seqs in numbers.values() for seq in seqs) or not all(
             str(key).isdecimal() for key in texts
         ):
-            raise ValueError("messages and observations are named by their numbers")
+            raise ValueError("refer to messages and observations by number")
         how: dict[str, Any] = {**numbers, "texts": {int(key): str(text) for key, text in texts.items()}}
         memory = memory_of(self._host, agent)
         if payload.get("preview"):
@@ -447,7 +421,7 @@ class CommandQueue:
     async def _steer(self, command: Command) -> None:
         text = str(command.payload.get("text") or "").strip()
         if not text:
-            raise ValueError("the message is empty; give a text")
+            raise ValueError("the message is empty; enter some text")
         if command.payload.get("all") is True:
             await self._steer_all(command, text)
             return
@@ -475,7 +449,7 @@ class CommandQueue:
             for agent_id in readers:
                 plans.post(tx, agent_id, RULE, {"text": stored, "from": command.requested_by})
 
-        said = f"{plural(len(readers), 'agent')} read it before the next turn; later agents have it in their prompt"
+        said = f"{plural(len(readers), 'agent')} read it before their next turn; new agents get it in their prompt"
         await self._commit(command, said, change)
 
     def _rule(self, text: str) -> str:
@@ -484,59 +458,52 @@ class CommandQueue:
 
     async def _decide(self, command: Command) -> None:
         wanted = str(command.payload.get("approval") or "")
-        row = self._store.one(
-            "SELECT id, tool, status, cause, agent_id, task_id, decided_by FROM approvals WHERE session_id = ?"
-            " AND (id = ? OR (? = '' AND agent_id = ?))"
-            " ORDER BY status = 'waiting' DESC, created_at DESC LIMIT 1",
-            (self._store.session_id, wanted, wanted, command.agent_id),
-        )
-        if row is None:
-            raise ValueError(f"no question {wanted!r} waits in this session")
+        asked = commands.asked_for(self._store, self._store.session_id, wanted, command.agent_id)
+        if asked is None:
+            raise ValueError(f"no pending question {wanted!r} in this session")
         approves = command.kind == "approve"
         status = ApprovalStatus.APPROVED if approves else ApprovalStatus.DENIED
         reason, by = command.payload.get("reason"), command.requested_by
-        edited = self._edited(command, row["tool"]) if approves else None
-        scope, pattern = self._scope(command, row["tool"], row["cause"]) if approves else (None, None)
+        edited = self._edited(command, asked.tool) if approves else None
+        scope, pattern = self._scope(command, asked.tool, asked.cause) if approves else (None, None)
         if pattern is not None:
-            question = commands.load_question(self._store.connection, self._store.path, row["id"])
+            question = commands.load_question(self._store.connection, self._store.path, asked.id)
             if question is not None and (refusal := question.refuses_pattern(pattern, edited)):
                 raise ValueError(refusal)
         seen = command.payload.get("subject_digest")
 
         def change(tx: Transaction) -> None:
             if not commands.decide_approval(
-                tx, row[0], status, by, reason, scope=scope, edited_input=edited,
+                tx, asked.id, status, by, reason, scope=scope, edited_input=edited,
                 subject_digest=seen if isinstance(seen, str) and seen else None,
             ):  # fmt: skip
-                if row["status"] == ApprovalStatus.WAITING:
-                    ended = tx.one(
-                        "SELECT status FROM tool_calls WHERE id = (SELECT tool_call_id FROM approvals WHERE id = ?)",
-                        (row[0],),
-                    )
-                    raise ValueError(commands.call_ended(ended[0]))
-                by_whom = f" by {row['decided_by']}" if row["decided_by"] else ""
-                raise ValueError(f"that question was answered before ({row['status']}{by_whom})")
+                if asked.status is ApprovalStatus.WAITING:
+                    now = commands.load_asked(tx, asked.id)
+                    assert now is not None
+                    raise ValueError(commands.call_ended(now.call_status or ""))
+                by_whom = f" by {asked.decided_by}" if asked.decided_by else ""
+                raise ValueError(f"already answered ({asked.status}{by_whom})")
             about = {"edited": True} if edited is not None else {}
             tx.event(
                 f"approval.{status}",
-                agent_id=row["agent_id"],
-                task_id=row["task_id"],
-                approval=row[0],
-                tool=row["tool"],
+                agent_id=asked.agent_id,
+                task_id=asked.task_id,
+                approval=asked.id,
+                tool=asked.tool,
                 by=by,
                 **about,
             )
             if scope in ("tool", "pattern"):
-                add_grant(tx, tool=row["tool"], pattern=pattern, approval_id=row[0], by=by)
+                add_grant(tx, tool=asked.tool, pattern=pattern, approval_id=asked.id, by=by)
 
-        said = f"{row['tool']}: {status}" + (", as edited" if edited is not None else "")
+        said = f"{asked.tool}: {status}" + (", as edited" if edited is not None else "")
         if scope in ("tool", "pattern"):
-            said += f"; from now on without a question: {pattern or f'every call of {row[1]}'}"
+            said += f"; approved from now on: {pattern or f'every call to {asked.tool}'}"
         await self._commit(command, said, change)
         decisions = self._host.environment.decisions
         # A grant may cover questions of other agents too.
         for event in (
-            decisions.values() if scope in ("tool", "pattern") else filter(None, [decisions.get(row[0])])
+            decisions.values() if scope in ("tool", "pattern") else filter(None, [decisions.get(asked.id)])
         ):
             event.set()
 
@@ -552,12 +519,12 @@ class CommandQueue:
         tool = self._host.environment.tools.get(tool_name)
         if tool is None:
             raise ValueError(
-                f"the tool {tool_name} is not available now, so its edited input cannot be checked; approve it"
+                f"cannot check the edited input because the tool {tool_name} is not available now; approve it"
                 " later"
             )
         fault = validate_arguments(tool.spec.input_schema, edited) or mark_fault(tool_name, edited)
         if fault:
-            raise ValueError(f"the edited input cannot be used: {fault}")
+            raise ValueError(f"invalid edited input: {fault}")
         return dict(edited)
 
     @staticmethod
@@ -569,25 +536,25 @@ class CommandQueue:
         """
         scope = str(command.payload.get("scope") or "once")
         if scope not in ("once", "tool", "pattern"):
-            raise ValueError(f"an answer is for once, for the tool or for a pattern, not for {scope!r}")
+            raise ValueError(f"invalid scope {scope!r}: an answer applies once, to the tool, or to a pattern")
         if scope == "once":
             return scope, None
         if cause == "repetition":
-            raise ValueError("this call repeats itself; it can be allowed once, not always")
+            raise ValueError("this is a repeated call; you can allow it once, but not always")
         if cause == GUARDED:
-            raise ValueError("a write to this file asks every time; it can be allowed once, not always")
+            raise ValueError("each write to this file needs approval; you can allow it once, but not always")
         if cause == CONFLICT:
-            raise ValueError("an answer to a conflict holds for this conflict alone, not always")
+            raise ValueError("an answer to a conflict applies only to that conflict, not always")
         if scope == "tool":
             return scope, None
         if tool_name != "bash":
-            raise ValueError(f"only commands of bash have patterns; allow every call of {tool_name} instead")
+            raise ValueError(f"patterns work only for bash commands; allow every call to {tool_name} instead")
         return scope, pattern_of(parse_pattern(str(command.payload.get("pattern") or "")))
 
     async def _revoke(self, command: Command) -> None:
         number = command.payload.get("grant")
         if isinstance(number, bool) or not isinstance(number, int):
-            raise ValueError("name a grant by its number")
+            raise ValueError("specify an approval grant by number")
         await self._commit(
             command, f"grant {number} is revoked", lambda tx: revoke_grant(tx, number, command.requested_by)
         )
@@ -612,7 +579,7 @@ class CommandQueue:
             or not isinstance(fact, int | None)
             or (fact is None and not (pinned and text))
         ):
-            raise ValueError("name a fact by its number" + (", or give a text" if pinned else ""))
+            raise ValueError("specify a fact by number" + (", or enter its text" if pinned else ""))
         rule, workspace = self._rule(text) if fact is None else "", str(self._host.environment.workspace)
         sources = [str(source) for source in command.payload.get("sources") or () if isinstance(source, str)]
 
@@ -623,9 +590,9 @@ class CommandQueue:
                 facts.add_rule(tx, workspace, rule, sources)
 
         said = (
-            "running agents read it before the next turn, later agents have it in their prompt"
+            "running agents read it before their next turn; new agents get it in their prompt"
             if pinned
-            else "running agents are told that it holds no more, later agents are not given it"
+            else "running agents are notified that it no longer applies; later agents do not get it"
         )
         await self._commit(command, f"fact {fact}: {said}" if fact is not None else f"pinned: {said}", change)
 
@@ -639,7 +606,7 @@ class CommandQueue:
             snapshot = memory_of(self._host, agent).snapshot()
             current = agents.load(self._store, agent.id)
             await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
-        return f"{len(everyone)} memories persisted"
+        return f"saved {len(everyone)} memories"
 
     def _who(self, agent: Agent) -> str:
         """The agent and its task, for the planner to read; itself by name."""
@@ -705,9 +672,9 @@ def why_failed(command: Command, error: Exception) -> str:
     fault = host_fault(error) or (error if isinstance(error, WatchkeeperError) else None)
     if fault is not None:
         return one_line(str(fault), 300)
-    log.error("command %d (%s) failed on a fault of the program", command.id, command.kind, exc_info=error)
+    log.error("command %d (%s) failed because of an internal error", command.id, command.kind, exc_info=error)
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return f"the command failed on a fault of the program ({one_line(said, 200)}); it is not tried again"
+    return f"the command failed because of an internal error ({one_line(said, 200)}); it is not retried"
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
@@ -716,9 +683,9 @@ def cancel_session(tx: Transaction, reason: str) -> None:
     Raises:
         ValueError: the session has already ended.
     """
-    status = tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0]
+    status = sessions.require(tx, tx.session_id).status
     if status in (SessionStatus.DONE, SessionStatus.CANCELLED):
-        raise ValueError(f"the session is {status} already")
+        raise ValueError(f"the session is already {status}")
     for task in plans.load_tasks(tx, tx.session_id):
         if task.status not in TASK_ENDED and task.status is not TaskStatus.STALE:
             session_tools.stop_agent(tx, task, reason)
@@ -845,7 +812,7 @@ class DetachedCompactions:
         if agent.id in self._ended:
             if self._ended[agent.id][0] == command.id:
                 raise NotYet
-            raise ValueError(f"a compaction of {agent.name} is running already")
+            raise ValueError(f"a compaction of {agent.name} is already running")
         loop = host.loop_of(agent.id)
         if loop is not None:
             await self._begin(command, agent, loop)
@@ -869,7 +836,7 @@ class DetachedCompactions:
         doing = "rests" if agent.status is AgentStatus.IDLE else "works"
 
         def settle(tx: Transaction, begun: CompactionPass) -> None:
-            said = f"{agent.name} is compacted up to message {begun.high_water} while it {doing}"
+            said = f"compacting {agent.name} through message {begun.high_water} while it {doing}"
             _tell_of_compaction(tx, agent)
             command.settle(tx, CommandStatus.APPLIED, said)
 
@@ -958,5 +925,5 @@ def _instructions(command: Command) -> str | None:
 def _compacted(
     agent: Agent, before: int | None, after: int | None, high_water: int | None, reason: str
 ) -> str:
-    said = f"{agent.name}: {before} → {after} tokens, up to message {high_water}"
+    said = f"{agent.name}: {before} → {after} tokens, through message {high_water}"
     return said if reason == "summary" else f"{said} ({reason})"

@@ -11,10 +11,11 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -25,6 +26,8 @@ from watchkeeper.models import effort as efforts
 from watchkeeper.models.registry import PROVIDERS, SURVEYOR, provider_of, rates
 from watchkeeper.records.errors import BadInput, raising_host_faults
 from watchkeeper.records.messages import EFFORTS, Effort
+from watchkeeper.records.text import one_line, parser_mistake
+from watchkeeper.store.guard import Caps
 from watchkeeper.store.place import config_folder
 
 MOST_BYTES = 1_000_000
@@ -39,7 +42,7 @@ class _Strict(BaseModel):
 
 def _server_url(value: str) -> str:
     if not re.match(r"https?://[^/\s]", value.strip()):
-        raise ValueError(f"{value!r} is not an address; write it as http://HOST:PORT/v1")
+        raise ValueError(f"{value!r} is not a valid address; use the form http://HOST:PORT/v1")
     return value.strip()
 
 
@@ -47,40 +50,47 @@ class ServerSettings(_Strict):
     """Where a provider's models are reached. Unset: the SDK's own environment variables."""
 
     base_url: str | None = None
+    """A server that speaks the Messages API. Unset: `ANTHROPIC_BASE_URL`, or Anthropic's own."""
     api_key_env: str | None = None
-    """The name of the environment variable that holds the key; the key itself is in no file of ours."""
+    """The name of the environment variable that holds the key. The key itself is never in a file."""
     context_window: int | None = Field(default=None, gt=0)
+    """Tokens, for a model whose window is not known."""
 
 
 class AnthropicSettings(ServerSettings):
     """Claude, or a server that speaks its protocol."""
 
     prompt_cache: bool = True
+    """Turn it off for servers that refuse `cache_control`."""
 
 
 class OpenAISettings(ServerSettings):
     """OpenAI, or a server that speaks one of its protocols."""
 
     base_url: Annotated[str, AfterValidator(_server_url)] | None = None
+    """A server that speaks this API; `/v1` may be left out. Unset: `OPENAI_BASE_URL`, or OpenAI's own."""
 
 
 class NotificationSettings(_Strict):
     """When the dashboard notifies the user (it reads this table by itself, without this module)."""
 
     needs_input: bool = True
+    """A question is pending."""
     task_failed: bool = True
+    """A task failed."""
     budget: bool = True
-    """80 % of a budget is spent, and all of it."""
+    """80 % of a budget is spent, or all of it."""
     run_finished: bool = True
+    """The run ended."""
     when_focused: bool = False
-    """Also while the terminal has the focus."""
+    """Notify while the terminal has the focus, too."""
     terminal: Literal["bell", "osc9", "osc777", "off"] = "bell"
-    """What the terminal is sent: a bell, or a desktop notification."""
+    """How the terminal notifies: `bell`, `osc9`, `osc777` or `off`."""
 
 
 def _webhook_url(value: str) -> str:
     if not re.match(r"https?://[^/\s]+", value.strip()):
-        raise ValueError(f"{value!r} is not an address; write it as https://HOST/PATH")
+        raise ValueError(f"{value!r} is not a valid address; use the form https://HOST/PATH")
     return value.strip()
 
 
@@ -88,19 +98,41 @@ class AlertSettings(_Strict):
     """What a run does when it needs a person, whether a dashboard is open or not."""
 
     command: list[str] = []
-    """A program and its arguments. It gets a JSON object on standard input (see docs/configuration.md)."""
+    """A program and its arguments. It gets a JSON object on standard input (see docs/alerts.md)."""
     webhook: Annotated[str, AfterValidator(_webhook_url)] | None = None
     """An address to which the same object is posted."""
-    on: list[Literal["question", "failed", "paused", "parked", "finished"]] = [
-        "question", "failed", "paused", "parked", "finished",
+    on: list[Literal["question", "failed", "paused", "parked", "finished", "quota", "cap"]] = [
+        "question", "failed", "paused", "parked", "finished", "quota", "cap",
     ]  # fmt: skip
-    """When: a question is pending, a task or the run failed, the run paused, an agent waits for a usage limit, the
-    run ended."""
+    """When: `question`, `failed`, `paused`, `parked`, `finished`, `quota`, `cap`; all of them by default."""
+
+
+class GuardSettings(_Strict):
+    """Caps for sessions of other programs. At a cap, an alert is sent, and hooks deny the session's next agent."""
+
+    max_agents: int | None = Field(default=None, ge=1)
+    """Agents that a session may start beside its main one."""
+    max_cost_per_session_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What a session may cost."""
+    max_cost_per_hour_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """What a session may cost within an hour."""
+    max_identical_calls: int | None = Field(default=None, ge=2)
+    """How often an agent may make the same call of a tool, one after the other."""
+
+    @property
+    def caps(self) -> Caps:
+        """As `store.guard` takes them."""
+        return Caps(
+            self.max_agents,
+            self.max_cost_per_session_usd,
+            self.max_cost_per_hour_usd,
+            self.max_identical_calls,
+        )
 
 
 def _model_ref(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+/\S{1,200}", value):
-        raise ValueError(f"{value!r} names no model; write it as provider/model")
+        raise ValueError(f"{value!r} is not a model; write it as provider/model")
     return value
 
 
@@ -108,15 +140,16 @@ class SandboxSettings(_Strict):
     """What confines the commands of agents (`agents.tools.sandbox`)."""
 
     bash: Literal["off", "workspace", "workspace,no-network"] = "off"
+    """`off`, `workspace` or `workspace,no-network`. `--sandbox` wins over it."""
 
 
 class MemorySettings(_Strict):
     """How agents' contexts are kept short."""
 
     mode: Literal["summary", "observational"] = "summary"
-    """Who keeps older messages short: a summariser, or observers and reflectors ahead of need."""
+    """Who keeps older messages short: a summariser, or (`"observational"`) observers and reflectors."""
     model: Annotated[str, AfterValidator(_model_ref)] | None = None
-    """The model of summarisers, observers and reflectors; None: each agent's own. A role may name another one."""
+    """The model of summarisers, observers and reflectors. Unset: each agent's own. A role may name another one."""
     effort: Effort = "off"
     """How much that model thinks. One without `off` uses its lowest effort."""
 
@@ -129,6 +162,7 @@ class RoleSettings(_Strict):
     """What the user sets for a role beside its file."""
 
     effort: Effort | None = None
+    """How much the models of this role think."""
 
 
 class Config(_Strict):
@@ -137,11 +171,11 @@ class Config(_Strict):
     model: str | None = None
     """The model of planner and sub-agents where none is named. `offline/surveyor` counts as none."""
     effort: Effort | None = None
-    """How much models think where nothing else is said (`models.effort`); None: each model's own default."""
+    """How much models think where `--effort` says nothing: `off` to `max`. Unset: each model's own default."""
     roles: dict[Annotated[str, Field(max_length=60)], RoleSettings] = {}
     """By the name of a role: `[roles.planner] effort = "high"`."""
     max_parallel: int = Field(default=4, ge=1, le=256)
-    """How many sub-agents work at a time."""
+    """How many sub-agents work at a time (1 to 256)."""
     slots: int = Field(default=8, ge=1, le=256)
     """How many calls to one model run at a time."""
     max_output_tokens: int = Field(default=8_192, ge=256)
@@ -149,36 +183,42 @@ class Config(_Strict):
     summarization_threshold: float = Field(default=0.75, gt=0.1, le=0.95)
     """The fraction of a context window at which compaction starts."""
     memory: Annotated[MemorySettings, BeforeValidator(_memory_settings)] = MemorySettings()
-    """The mode alone, as a text, or a table."""
+    """The mode of the table `[memory]`, or the table itself. `--memory` chooses the mode for one run."""
     tool_timeout_seconds: float = Field(default=120.0, gt=0)
+    """How long a tool may run."""
     idle_shells_mib: int = Field(default=2_048, ge=0)
-    """The memory that idle shells of a run may hold together, with their background jobs."""
+    """The memory, in MiB, that idle shells of a run may hold together, with their background jobs."""
     recall_vectors: bool = False
-    """Recall also compares meanings, by a small local model; needs the extra `vectors`."""
+    """Recall also compares meanings, with a small local model; it needs the extra `vectors`."""
     containment: Literal["auto", "cgroup", "namespace", "register"] = "auto"
-    """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the
-    best there is."""
+    """What ends the processes of a killed host's tools: `cgroup`, `namespace`, `register`, or the best that the
+    machine allows (`auto`)."""
     sandbox: SandboxSettings = SandboxSettings()
-    """For new sessions without `--sandbox`; a session keeps what it started with."""
+    """For new sessions without `--sandbox`. A session keeps what it started with."""
     anthropic: AnthropicSettings = AnthropicSettings()
+    """`anthropic/<model>`: the Messages API."""
     openai: OpenAISettings = OpenAISettings()
     """`openai/<model>`: the Responses API."""
     openai_chat: OpenAISettings = Field(default=OpenAISettings(), alias="openai-chat")
     """`openai-chat/<model>`: Chat Completions, as vLLM, llama.cpp, Ollama, LM Studio and OpenRouter offer it."""
     mcp_servers: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,30}$")], McpServer] = {}
-    """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see
-    `agents.tools.contract.McpServer`)."""
+    """MCP tool servers by name: a program to start (`command`), or a server that runs (`url`)."""
     agents: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{1,30}$")], AgentProgramSettings] = {}
-    """Agent programs by name, as model references call them (`codex/…`): how they are started (see docs/agents.md)."""
+    """Agent programs by name, as model references call them (`codex/…`): how they are started."""
     permissions: dict[str, Permission] = {}
-    """By tool: whether it may run, must be asked for, or is denied."""
+    """By tool or pattern of tools: `allow`, `ask` or `deny`."""
     theme: str | None = None
+    """The dashboard's theme. `WATCHKEEPER_THEME` wins over it."""
     keys: dict[str, str] = {}
-    """The dashboard's keys by the id of what they do, as in `"act.pause" = "p"`."""
+    """The dashboard's keys by the id of what they do, as in `"pause" = "f2"`."""
     notifications: NotificationSettings = NotificationSettings()
+    """When the dashboard notifies you."""
     alerts: AlertSettings = AlertSettings()
+    """Whom a run calls when it needs a person."""
+    guard: GuardSettings = GuardSettings()
+    """Caps for sessions of other programs."""
     reduced_motion: bool = False
-    """The dashboard moves nothing by itself: no sliding, no blinking."""
+    """The dashboard shows no animations."""
 
     def server_of(self, ref: str) -> ServerSettings:
         """The settings of the provider that a reference names; the defaults for one that has none."""
@@ -218,16 +258,80 @@ def _read(path: Path, model: type[M]) -> M:
         return model()
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); fix or remove it"
+            f"cannot read {path} ({getattr(error, 'strerror', None) or error}); fix or remove it"
         ) from None
     try:
         return model.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not valid TOML: {error}") from None
+        raise BadInput(f"{path}: {_setting_mistake(error, model)}") from None
+    except RecursionError:
+        raise BadInput(f"{path} is not valid TOML: it is nested too deeply; simplify it") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is not valid TOML: {parser_mistake(error)}; fix it") from None
+
+
+_WANTED = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text in quotes",
+    "list": "a list in square brackets", "tuple": "a list in square brackets", "dict": "a table", "model": "a table",
+    "dataclass": "a table",
+}  # fmt: skip
+"""What the beginning of a type of pydantic's errors asks for."""
+
+
+def _setting_mistake(error: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong with the first setting that cannot be used, and what to write."""
+    first = error.errors()[0]
+    kind, given, limits = first["type"], first["input"], first.get("ctx", {})
+    *above, last = [str(part) for part in first["loc"]] or [""]
+    where = ".".join([*above, last])
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = _settings_at(model, above)
+        near = get_close_matches(last, known, 1)
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else f"known settings: {', '.join(known)}"
+            if known
+            else "remove it"
+        )
+        return f"{where}: unknown setting; {hint}"
+    if kind in ("missing", "missing_argument"):
+        return f"{where} is missing; add it"
+    if last == "[key]":
+        *outer, name = above
+        return f"{'.'.join(outer)}: {one_line(name, 80)!r} is not a valid name; use letters, digits, - and _"
+    # A table or a list may hold a secret.
+    shown = one_line(repr(given), 80) if isinstance(given, str | int | float) else "this"
+    if kind in ("literal_error", "enum"):
+        return f"{where}: {shown} is not valid; write {str(limits.get('expected')).replace(chr(39), chr(34))}"
+    bounds = [f"{words} {limits[name]:g}" for name, words in _BOUNDS.items() if name in limits]
+    if bounds:
+        return f"{where}: {shown} is out of range; write a number {' and '.join(bounds)}"
+    wanted = _WANTED.get(kind.partition("_")[0])
+    if wanted is not None and kind.endswith(("_type", "_parsing", "_from_float")):
+        return f"{where}: {shown} is not valid; write {wanted}"
+    if kind == "string_too_long":
+        return f"{where}: write at most {limits['max_length']} characters"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+
+
+_BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+
+
+def _settings_at(model: type[BaseModel], above: Sequence[str]) -> list[str]:
+    """The settings that exist below these tables; none where their names are free."""
+    names = iter(above)
+    for name in names:
+        known = {field.alias or own: field for own, field in model.model_fields.items()}
+        inner = known[name].annotation if name in known else None
+        if get_origin(inner) is dict and next(names, None) is not None:
+            inner = get_args(inner)[1]
+        if is_dataclass(inner):
+            return [field.name for field in fields(inner)]
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return [field.alias or own for own, field in model.model_fields.items()]
 
 
 def _content(path: Path) -> bytes:
@@ -317,7 +421,7 @@ def task_model(
         same = provider == provider_of(choice.own)
         if same or programs[provider] or _is_confirmed(choice.role, wanted, confirmed):
             return wanted, None
-        asked = f"the planner asks for the agent program {_short(wanted)}, which you have not allowed"
+        asked = f"the planner wants to use the agent program {_short(wanted)}, which you have not allowed"
         return (
             choice.model,
             f"{asked} (--allow-model {_short(wanted)}); the task runs on {_short(choice.model)}",
@@ -330,7 +434,7 @@ def task_model(
         return wanted, None
     return (
         choice.model,
-        f"the planner asks for {_dearer(wanted, choice.own)}; the task runs on {_short(choice.model)}",
+        f"the planner wants {_dearer(wanted, choice.own)}; the task runs on {_short(choice.model)}",
     )
 
 
@@ -339,8 +443,8 @@ def warning(choice: RoleModel) -> str | None:
     if choice.unconfirmed is None:
         return None
     return (
-        f"role {choice.role} ({choice.source}) asks for {_dearer(choice.unconfirmed, choice.own)}; it runs on"
-        f" {_short(choice.model)} unless you allow it: --allow-model {_short(choice.unconfirmed)}"
+        f"role {choice.role} ({choice.source}) requests {_dearer(choice.unconfirmed, choice.own)}, but runs on "
+        f"{_short(choice.model)} unless you allow that model: --allow-model {_short(choice.unconfirmed)}"
     )
 
 

@@ -23,12 +23,11 @@ from watchkeeper.models.registry import list_prices, missing_key, provider_of
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.records.states import AGENT_ENDED, SessionStatus
-from watchkeeper.store import commands, database, driver
+from watchkeeper.store import commands, database, driver, sessions
 from watchkeeper.store.database import refuse_inside
 from watchkeeper.store.driver import Connection, Queries, make_private, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.lease import probe
-from watchkeeper.store.names import AGENT_NAME
 from watchkeeper.store.place import Place, arguments_for, config_folder, config_text, user_redactor
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def check_key(ref: str, *, environment: str, then: str, base_url: str | None = N
     if name is not None:
         other = " or OPENAI_BASE_URL" if provider_of(ref) == "openai-chat" else ""
         raise BadInput(
-            f"no {name} in the environment of {environment}, and {ref} needs a key; set {name}{other}, then {then}"
+            f"{name} is not set in the environment of {environment}, and {ref} needs a key; set {name}{other}, then {then}"
         )
 
 
@@ -88,23 +87,21 @@ def check_resume(database_path: Place, session_id: str, *, environment: str) -> 
 
     with closing(database.open_readonly(database_path)) as connection:
         refuse_project_budget(connection, session_id)
-        row = connection.execute(
-            "SELECT model, settings, needs, workspace FROM sessions WHERE id = ?", (session_id,)
-        ).fetchone()
-    if row is None:
+        session = sessions.load(Queries(connection), session_id)
+    if session is None:
         return
-    if row[2] is not None and not Path(row[3]).is_dir():
+    if session.needs is not None and not Path(session.workspace).is_dir():
         raise BadInput(
-            f"session {session_id} works on another machine ({row[3]} is not here); leave it to a worker with"
+            f"session {session_id} belongs to another machine ({session.workspace} is not here); queue it for a worker with"
             f" `wk resume {session_id} --queue`"
         )
     try:
-        settings = decode(row[1])
+        settings = decode(session.settings)
     except ValueError:
         return  # damaged: the host says which value
     chosen = settings.get("base_url") if isinstance(settings, dict) else None
     check_key(
-        str(row[0]),
+        session.model,
         environment=environment,
         then=f"run `wk resume {session_id}` in that shell",
         base_url=chosen if isinstance(chosen, str) else None,
@@ -167,9 +164,7 @@ def refuse_agents() -> None:
         BadInput: `WATCHKEEPER_AGENT` is set.
     """
     if os.environ.get(GUARD):
-        raise BadInput(
-            "an agent's tool may not control runs (WATCHKEEPER_AGENT is set); ask the person who watches"
-        )
+        raise BadInput("tools run by an agent cannot control runs (WATCHKEEPER_AGENT is set); ask the user")
 
 
 def submit(
@@ -195,13 +190,13 @@ def submit(
     """
     refuse_agents()
     if kind not in commands.KINDS:
-        raise BadInput(f"no such command: {kind}; there are {', '.join(sorted(commands.KINDS))}")
+        raise BadInput(f"unknown command: {kind}; use one of {', '.join(sorted(commands.KINDS))}")
     given = payload or {}
     stored = user_redactor()(given)
     for name, text in (("edited_input", "the edited input"), ("pattern", "the pattern")):
         if stored.get(name) != given.get(name):  # what would run is not what the person approved
             raise BadInput(
-                f"{text} holds a secret, which is never stored; put it into an environment variable or a file"
+                f"{text} contains a secret. Secrets are not stored; use an environment variable or a file"
             )
     try:
         with closing(database.open_writable(database_path)) as connection:
@@ -234,37 +229,31 @@ def refuse_compaction(connection: Connection, agent_id: str, payload: Mapping[st
     """
     from watchkeeper.agents.agent_state import AgentMemory, context_limits
     from watchkeeper.memory.tokens import Calibrations, CallableCounter
-    from watchkeeper.store.agents import reported_prompts
-    from watchkeeper.store.snapshot import composition_of
+    from watchkeeper.store import agents
+    from watchkeeper.store.projection import composition_of
 
     reads = Queries(connection)
-    row = reads.one(
-        f"SELECT s.id, s.status, s.workspace, s.settings, {AGENT_NAME}, a.role, a.model, a.status,"  # noqa: S608
-        " (SELECT program FROM agent_programs WHERE agent_id = a.id), a.context_limit, a.composition"
-        " FROM agents a JOIN sessions s ON s.id = a.session_id WHERE a.id = ?",
-        (agent_id,),
-    )
-    if row is None:
+    agent, session = agents.load(reads, agent_id), sessions.of_agent(reads, agent_id)
+    if agent is None or session is None:
         return  # the host says that there is no such agent
-    session_id, status, workspace, settings, name, role, model, agent_status, program, window, parts = row
-    if status == SessionStatus.CANCELLED:
-        raise BadInput(
-            f"refused: session {session_id} is cancelled, so there is nothing to continue with less"
-        )
-    if program is not None:
-        if agent_status in AGENT_ENDED:
-            raise BadInput(f"refused: {name} has ended: {program} has nothing to compact")
+    if session.status is SessionStatus.CANCELLED:
+        raise BadInput(f"refused: session {session.id} is cancelled and will not continue")
+    if (driven := agents.load_program_session(reads, agent_id)) is not None:
+        if agent.status in AGENT_ENDED:
+            raise BadInput(f"refused: {agent.name} has ended: {driven.program} has nothing to compact")
         return  # the program itself compacts
     wanted = payload.get("model")
-    _check_writer_key(role, str(wanted or model), workspace, settings, chosen=wanted is not None)
+    _check_writer_key(
+        agent.role, str(wanted or agent.model), session.workspace, session.settings, chosen=wanted is not None
+    )
     up_to = payload.get("up_to")
     limits = context_limits(
-        window,
+        agent.context_limit,
         _configured_number("max_output_tokens", 8_192),
         _configured_number("summarization_threshold", 0.75),
-        dict(composition_of(parts)).get("overhead", 0),
+        dict(composition_of(agents.progress(reads, agent_id).composition)).get("overhead", 0),
     )
-    ratio = Calibrations(partial(reported_prompts, reads, session_id)).of(model).ratio
+    ratio = Calibrations(partial(agents.reported_prompts, reads, session.id)).of(agent.model).ratio
     # Sizes are stored: the little text that is counted here need not be counted with a model's encoding.
     counter = CallableCounter(lambda text: len(text) // 4)
     memory = AgentMemory.load(reads, agent_id, limits, counter, ratio)
@@ -289,13 +278,12 @@ def refuse_plan_edit(connection: Connection, session_id: str, payload: Mapping[s
     from watchkeeper.agents.session_tools import PlanTools
 
     reads = _SessionReads(connection, session_id)
-    row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
-    if row is None or not Path(row[0]).is_dir():
+    session = sessions.load(reads, session_id)
+    if session is None or not Path(session.workspace).is_dir():
         return  # another machine has the workspace and its roles
-    waiting = "SELECT 1 FROM commands WHERE session_id = ? AND status = 'queued' LIMIT 1"
-    if reads.one(waiting, (session_id,)) is not None:
+    if commands.newest_queued(reads, session_id) is not None:
         return  # what waits may change what this one finds
-    tools = PlanTools(lambda: "", load_roles(Path(row[0]), config_folder()))
+    tools = PlanTools(lambda: "", load_roles(Path(session.workspace), config_folder()))
     try:
         tools.refuse(reads, str(payload.get("act")), payload.get("arguments") or {})
     except ValueError as refused:
@@ -348,10 +336,10 @@ def state(database_path: Place, command_id: int) -> CommandState:
         NotFound: no such command.
     """
     with closing(database.open_readonly(database_path)) as connection:
-        row = connection.execute("SELECT status, result FROM commands WHERE id = ?", (command_id,)).fetchone()
-    if row is None:
+        found = commands.answer(Queries(connection), command_id)
+    if found is None:
         raise NotFound(f"no command {command_id}")
-    return CommandState(row[0], row[1])
+    return CommandState(*found)
 
 
 ANSWER_SECONDS = 10.0
@@ -372,7 +360,7 @@ FINAL = frozenset({SessionStatus.DONE, SessionStatus.CANCELLED})
 
 def nothing_to_resume(session_id: str, status: str) -> str:
     """The message for a session that is done or cancelled."""
-    return f"session {session_id} is already {status}; there is nothing to resume"
+    return f"session {session_id} is already {status}; nothing to resume"
 
 
 def carry_out(
@@ -393,13 +381,13 @@ def carry_out(
     """
     with closing(database.open_readonly(database_path)) as connection:
         refuse_imported(connection, session_id)
-        status = connection.execute("SELECT status FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
+        status = sessions.require(Queries(connection), session_id).status
     alone = probe(database_path, session_id) is None
     if alone and kind not in WITHOUT_HOST and status in FINAL:
         refuse_agents()
         raise BadInput(
-            f"session {session_id} is already {status}, so nothing would {kind.replace('_', ' ')};"
-            " `wk rerun` does a task again"
+            f"session {session_id} is already {status}; nothing to {kind.replace('_', ' ')}."
+            " `wk rerun` runs a task again"
         )
     command_id = submit(
         database_path, session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
@@ -409,7 +397,7 @@ def carry_out(
         return command_id, CommandState("queued", "applies on resume: nothing is running")
     answer = _await_answer(database_path, session_id, command_id, start=kind in WITHOUT_HOST)
     return command_id, CommandState(
-        answer.status, answer.result or "queued; the background process has not answered yet"
+        answer.status, answer.result or "queued; waiting for the background process"
     )
 
 
@@ -428,7 +416,7 @@ def _await_answer(database_path: Place, session_id: str, command_id: int, *, sta
             return answer
         if ended is not None:
             raise WatchkeeperError(
-                f"the background process that was started for this ended before it was done: {ended.removeprefix('wk: ')}"
+                f"the background process for this command ended before the command finished: {ended.removeprefix('wk: ')}"
             )
         time.sleep(0.02)
 
@@ -455,16 +443,14 @@ def start_host(
     refuse_agents()
     with closing(database.open_readonly(database_path)) as connection:
         refuse_imported(connection, session_id)
-        row = connection.execute(
-            "SELECT workspace, status FROM sessions WHERE id = ?", (session_id,)
-        ).fetchone()
-    if row is not None:
-        refuse_inside(database_path, Path(row[0]))
+        session = sessions.load(Queries(connection), session_id)
+    if session is not None:
+        refuse_inside(database_path, Path(session.workspace))
     if probe(database_path, session_id) is not None:
         return None
     if once is None:
-        if row is not None and row[1] in FINAL:
-            raise BadInput(nothing_to_resume(session_id, row[1]))
+        if session is not None and session.status in FINAL:
+            raise BadInput(nothing_to_resume(session_id, session.status))
         check_resume(database_path, session_id, environment=environment)
     options = ["--resume"] if resume else []
     if once is not None:
@@ -512,7 +498,7 @@ def await_host(database_path: Place, session_id: str, pid: int) -> str | None:
         if ended is not None:
             return ended
         time.sleep(0.02)
-    return f"the background process (pid {pid}) has not started the session within {START_SECONDS:g} s"
+    return f"the background process (pid {pid}) did not start the session within {START_SECONDS:g} s"
 
 
 def why_ended(database_path: Place, session_id: str, pid: int) -> str | None:
@@ -528,7 +514,7 @@ def last_words(database_path: Place, session_id: str) -> str:
     """The last line of the log of a session's host."""
     log = host_log_path(database_path, session_id)
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else "the background process ended at once"
+    return lines[-1] if lines else "the background process ended immediately"
 
 
 def host_log_path(database_path: Place, session_id: str) -> Path:

@@ -54,7 +54,7 @@ from watchkeeper.runtime.scheduler import (
     dispatch,
     ensure_planner,
 )
-from watchkeeper.store import agents, commands, plans
+from watchkeeper.store import agents, commands, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.driver import plain
 from watchkeeper.store.plans import Task
@@ -171,33 +171,19 @@ class LiveRows:
             self._shown.pop(agent_id, None)
 
     async def _write(self, dirty: set[str]) -> None:
-        now, session, redactor = self._clock.now(), self._store.session_id, self._redactor
+        now, redactor = self._clock.now(), self._redactor
         rows = [
             (
                 agent_id,
-                session,
                 one.activity,
                 plain(redactor.text(one.detail)),
                 plain(redactor.streamed(one.all[-HELD_CHARACTERS:])[-SHOWN_CHARACTERS:]),
                 one.since,
                 one.until,
-                now,
             )
             for agent_id, one in ((agent_id, self._shown[agent_id]) for agent_id in dirty)
         ]
-
-        def write(tx: Transaction) -> None:
-            tx.executemany(
-                "INSERT INTO live (agent_id, session_id, activity, detail, text, since, until, updated_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET activity ="
-                " excluded.activity,"
-                " detail = excluded.detail, text = excluded.text, since = excluded.since, until ="
-                " excluded.until,"
-                " updated_at = excluded.updated_at",
-                rows,
-            )
-
-        await self._store.commit(write)
+        await self._store.commit(lambda tx: sessions.show_live(tx, rows, now))
 
 
 log = logging.getLogger(__name__)
@@ -308,7 +294,7 @@ class SessionHost:
             ValueError: this host is being stopped, so that another one must continue.
         """
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
-            raise ValueError("its background process is stopping; resume the session when it has ended")
+            raise ValueError("its background process is stopping; resume the session after it ends")
         self._stopping = None
         cancelled = [running.control.cancel_pause() for running in self._loops.values()]
         return all(cancelled)
@@ -425,8 +411,10 @@ class SessionHost:
         """Make the loops agree with the rows; True when there is nothing left to do."""
         store = self.store
         if self._stopping is not None:
+            for agent_id in tuple(self._loops):
+                self._look_at(agent_id)  # one that was cancelled meanwhile does not end its step
             return not self._loops
-        status = SessionStatus(store.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0])
+        status = sessions.require(store, store.session_id).status
         if status in SESSION_ENDED and self._once is None:
             for running in self._loops.values():
                 running.control.stop_now()
@@ -456,10 +444,7 @@ class SessionHost:
         return self._settings.max_parallel - len(self._loops) + (planner_id in self._loops)
 
     def _planner_id(self) -> str | None:
-        planner_id: str | None = self.store.one(
-            "SELECT planner_agent_id FROM sessions WHERE id = ?", (self.store.session_id,)
-        )[0]
-        return planner_id
+        return sessions.require(self.store, self.store.session_id).planner_agent_id
 
     def _look_at(self, agent_id: str) -> None:
         """Start the loop of an agent that should run, or stop the loop of one that has ended."""
@@ -530,7 +515,7 @@ class SessionHost:
             return
         if error is not None:
             if not isinstance(error, WatchkeeperError):
-                log.error("agent %s stopped on a fault of the program", agent.id, exc_info=error)
+                log.error("agent %s stopped because of an internal error", agent.id, exc_info=error)
             self._error = self._error or error
             return
         ending = task.result()
@@ -625,7 +610,7 @@ class SessionHost:
         planner."""
 
         def write(tx: Transaction) -> None:
-            tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
+            plans.note_error(tx, task.id, reason)
             plans.move(tx, task.id, TaskStatus.RUNNING)
             plans.move(tx, task.id, TaskStatus.FAILED, reason)
             agent_state.notify_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)
@@ -683,7 +668,7 @@ class SessionHost:
             return True
         self._nudges += 1
         left = ", ".join(f"{task.name} ({task.status})" for task in tasks)
-        text = f"Nothing runs any more. {'Left: ' + left + '. ' if left else ''}Go on with the plan, or call finish_session."
+        text = f"No tasks are running. {'Left: ' + left + '. ' if left else ''}Continue with the plan, or call finish_session."
         planner_id = self._planner_id()
         assert planner_id is not None
         await self.store.commit(lambda tx: plans.post(tx, planner_id, "nudge", {"text": text}))
@@ -714,12 +699,11 @@ class SessionHost:
         return bool(ready) or self._board.has_ready(self._only)
 
     async def _finish(self) -> HostResult:
+        await self.environment.budgets.settled()
         await self._live.flush()
         await self.heartbeat.note_time()
-        row = self.store.one(
-            "SELECT status, status_reason FROM sessions WHERE id = ?", (self.store.session_id,)
-        )
-        status = SessionStatus(row[0])
+        session = sessions.require(self.store, self.store.session_id)
+        status = session.status
         if (
             self._once is None
             and status in (SessionStatus.DONE, SessionStatus.CANCELLED)
@@ -740,7 +724,7 @@ class SessionHost:
             SessionStatus.PAUSED: PAUSED_EXIT,
             SessionStatus.RUNNING: 0,  # a host for one command alone leaves the session as it was
         }
-        return HostResult(status, row[1], codes[status])
+        return HostResult(status, session.status_reason, codes[status])
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -29,11 +29,12 @@ from watchkeeper.agents.limits import Budgets, UsageLimits
 from watchkeeper.agents.memory_tools import RecallTool, memory_tools
 from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
 from watchkeeper.agents.session_tools import PlanTools, artifact_tools
+from watchkeeper.agents.tools.child import Child, StartWorker
 from watchkeeper.agents.tools.containment import SessionContainment, check_containment
 from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
-from watchkeeper.agents.tools.workers import Child, Permissions, StartWorker, WorkerPool, builtin_tools
+from watchkeeper.agents.tools.workers import Permissions, WorkerPool, builtin_tools
 from watchkeeper.agents.worktrees import MergeTool, Worktrees
 from watchkeeper.memory.tokens import Calibrations, TokenCounter, default_counter
 from watchkeeper.models import effort as efforts
@@ -71,7 +72,7 @@ from watchkeeper.runtime.config import (
 from watchkeeper.runtime.config import warning as role_warning
 from watchkeeper.runtime.host import LiveRows, SessionHost
 from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
-from watchkeeper.store import agents, budgets
+from watchkeeper.store import agents, budgets, sessions
 from watchkeeper.store.lease import is_watched
 from watchkeeper.store.place import config_folder
 from watchkeeper.store.transaction import SessionStore, Transaction
@@ -125,6 +126,7 @@ class RedactedModel:
             request_id=self._redact(event.request_id),
             model=self._redact(event.model),
             invalid_inputs=self._redact(dict(event.invalid_inputs)),
+            quota=tuple(replace(one, account=self._redact(one.account)) for one in event.quota),
         )
 
 
@@ -271,13 +273,13 @@ class _Session:
 async def _assemble(
     store: SessionStore, clock: Clock, undo: AsyncExitStack, options: _Options
 ) -> AssembledHost:
-    row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
-    workspace, settings = Path(row[0]), SessionSettings.load(row[1])
+    stored = sessions.require(store, store.session_id)
+    workspace, settings = Path(stored.workspace), SessionSettings.load(stored.settings)
     check_workspace(workspace, store.path)
     config = options.config or load_config()
     roles = load_roles(workspace, config_folder())
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    session = _Session(store, clock, options, workspace, row[2], settings, config, redact)
+    session = _Session(store, clock, options, workspace, stored.model, settings, config, redact)
     models = _Models(session)
     chosen = {
         name: with_effort(one, settings.efforts, models.host_of(one.model))
@@ -449,7 +451,7 @@ def _environment(
     async def joined(server: str, found: dict[str, Tool]) -> None:
         defaults.update({name: tool.permission for name, tool in found.items()})
         by_name.update(found)
-        text = f"MCP server {server} answers now: {len(found)} tools"
+        text = f"MCP server {server} is now available: {len(found)} tools"
         await store.commit(lambda tx: tx.event("host.warning", text=text))
 
     tools.mcp.on_late = joined
@@ -490,7 +492,7 @@ def _environment(
             memory_effort=config.memory.effort,
             context_tokens=settings.context_tokens,
             summarization_threshold=config.summarization_threshold,
-            observational=config.memory.mode == "observational",
+            observational=(settings.memory or config.memory.mode) == "observational",
         ),
     )
     return environment, live, heartbeat
@@ -536,15 +538,11 @@ def tools_of(roles: Roles, everything: Iterable[str], role_name: str) -> list[st
 
 def _roles_gone(store: SessionStore, roles: Roles) -> list[str]:
     """A line for each role of an agent that has not ended, where the role has no file any more."""
-    ended = sorted(AGENT_ENDED)
-    rows = store.all(
-        f"SELECT DISTINCT role FROM agents WHERE session_id = ? AND status NOT IN ({', '.join('?' for _ in ended)})",  # noqa: S608
-        (store.session_id, *ended),
-    )
+    still_open = (one for one in agents.load_all(store, store.session_id) if one.status not in AGENT_ENDED)
     return [
-        f"{roles.gone(row[0])}; agents that have it keep the memory and artifact tools, and no others"
-        for row in rows
-        if row[0] not in roles
+        f"{roles.gone(role)}; its agents keep only the memory and artifact tools"
+        for role in dict.fromkeys(one.role for one in still_open)
+        if role not in roles
     ]
 
 

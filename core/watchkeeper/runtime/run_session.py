@@ -45,7 +45,7 @@ from watchkeeper.runtime.lifecycle import (
     pause_session,
     queue_session,
 )
-from watchkeeper.store import database, driver, sessions, state
+from watchkeeper.store import commands, database, driver, sessions, state
 from watchkeeper.store.driver import Queries, decode, sqlite3
 from watchkeeper.store.imports import refuse_imported
 from watchkeeper.store.place import Place, absolute, place_of, user_redactor
@@ -235,12 +235,10 @@ def _wanted_on(database_path: Place, session_id: str) -> bool:
     except StoreExhausted:
         return False  # the command stays queued for the next host
     with closing(connection):
-        asked = connection.execute(
-            "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ?"
-            " AND s.status IN (?, ?) AND c.kind = 'resume' AND c.status = 'queued'",
-            (session_id, SessionStatus.PAUSED, SessionStatus.RUNNING),
-        ).fetchone()
-    return asked is not None
+        reads = Queries(connection)
+        session, waiting = sessions.load(reads, session_id), commands.queued(reads, session_id)
+    may_go_on = session is not None and session.status in (SessionStatus.PAUSED, SessionStatus.RUNNING)
+    return may_go_on and any(one.kind == "resume" for one in waiting)
 
 
 async def _drive(
@@ -297,7 +295,7 @@ def cancel_without_host(database_path: Place, session_id: str) -> str:
         asyncio.run(SessionContainment(store, mark_of(session_id, database_path)).end_earlier())
 
     _change_once(
-        database_path, session_id, lambda tx: cancel_session(tx, "cancelled by hand"), then=end_tools
+        database_path, session_id, lambda tx: cancel_session(tx, "cancelled manually"), then=end_tools
     )
     return "the session is cancelled"
 
@@ -352,7 +350,7 @@ def allow_more_models(database_path: Place, session_id: str, models: Sequence[st
     """Add models that a session may use although they cost more (`SessionSettings.allow_models`)."""
 
     def change(tx: Transaction) -> None:
-        settings = decode(tx.one("SELECT settings FROM sessions WHERE id = ?", (session_id,))[0])
+        settings = decode(sessions.require(tx, session_id).settings)
         sessions.set_settings(tx, settings | {"allow_models": [*settings.get("allow_models", ()), *models]})
 
     _change_once(database_path, session_id, change)
@@ -445,7 +443,7 @@ class Runtime:
         ref = model or (self._model.ref if self._model else config.model)
         if ref is None or (not model and ref.strip() == SURVEYOR):
             raise BadInput(
-                "no model is chosen; pass one, as in model='anthropic/<model>', or set `model` in config.toml"
+                "no model is set; pass one, as in model='anthropic/<model>', or set `model` in config.toml"
             )
         carried = None
         if from_session is not None:

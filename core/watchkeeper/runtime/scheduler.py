@@ -35,14 +35,14 @@ from watchkeeper.records.messages import Role as MessageRole
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.states import TASK_ENDED, AgentStatus, TaskStatus
 from watchkeeper.records.text import one_line
-from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.runtime.lifecycle import bounded_text, brief_of, room_for
-from watchkeeper.store import agents, artifacts, facts, plans
+from watchkeeper.store import agents, artifacts, facts, plans, sessions
 from watchkeeper.store.agents import Agent, ProgramSession
 from watchkeeper.store.commands import live_grants
 from watchkeeper.store.driver import Reads, encode
+from watchkeeper.store.messages import copy_memory
 from watchkeeper.store.names import attempt_name
-from watchkeeper.store.outcome import inputs_of_calls
+from watchkeeper.store.outcome import changed_by_task
 from watchkeeper.store.plans import Task, TaskState
 from watchkeeper.store.transaction import Transaction
 
@@ -76,7 +76,7 @@ class Schedule:
 
     def refresh(self) -> None:
         """Read what was committed since the last refresh."""
-        newest = int(self._reads.one("SELECT event_seq FROM sessions WHERE id = ?", (self._session_id,))[0])
+        newest = sessions.newest_event(self._reads, self._session_id)
         if not self._whole:
             self._agents.update(dict.fromkeys(agents.open_ids(self._reads, self._session_id)))
         if self._seen and newest > self._seen:
@@ -295,7 +295,7 @@ async def dispatch(
         try:
             folder = await trees.open(task, role, program=is_program)
         except (GitFailed, OSError) as error:
-            raise BadInput(f"its worktree cannot be made: {error}") from error
+            raise BadInput(f"cannot create its worktree: {error}") from error
     new = _new_agent(
         environment, role, task, name=name, model=model, goal=task.title, agents_md=agents_md, folder=folder
     )
@@ -303,8 +303,7 @@ async def dispatch(
     place = (trees.note_for(task) if trees is not None else "") or _beside(
         environment, task, role, max_parallel
     )
-    row = store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
-    source = row[0] if row else None
+    source = task.starts_from
     inputs = inputs_of(store, task)
     again, short = _why_again(store, task, source), short_inputs(store, inputs)
     permissions = _permissions_of(environment, role, new)
@@ -344,18 +343,10 @@ async def dispatch(
             memory_delta_ref=delta_ref,
             expected_outputs=task.expected_outputs,
         )
-        tx.keep_replaced("tasks", task.id, "inputs_ref", "inputs_hash")
-        tx.execute(
-            "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?,"
-            " ended_at = NULL WHERE id = ?",
-            (
-                agent.id,
-                encode(refs),
-                plans.inputs_hash(refs, task.instructions),
-                f"{agent.id}:0:{memory.state.last_seq}",
-                task.id,
-            ),
-        )
+        plans.assign(
+            tx, task.id, agent.id, inputs_ref=refs, inputs_hash=plans.inputs_hash(refs, task.instructions),
+            last_seq=memory.state.last_seq,
+        )  # fmt: skip
         plans.move(tx, task.id, TaskStatus.RUNNING, None, agent=agent.id, attempt=task.attempt)
 
     await store.commit(write)
@@ -372,10 +363,10 @@ async def ensure_planner(
     one.
     """
     store = environment.store
-    row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
-    if row[0] is not None:
+    session = sessions.require(store, store.session_id)
+    if session.planner_agent_id is not None:
         return
-    goal, workspace = environment.redact(row[1]), str(environment.workspace)
+    goal, workspace = environment.redact(session.goal), str(environment.workspace)
     new = _new_agent(
         environment,
         role,
@@ -395,7 +386,7 @@ async def ensure_planner(
 
     def write(tx: Transaction) -> None:
         _create(tx, environment, new).append("user", message, at=tx.now).write(tx)
-        tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
+        sessions.set_planner(tx, agent.id)
 
     await store.commit(write)
 
@@ -403,8 +394,8 @@ async def ensure_planner(
 ATTACHED_ROLE = "coder"
 """The role of an agent that goes on with a session which began outside."""
 ATTACHED_NOTE = (
-    "There is a plan already. Its one task, `continue`, gives this goal as the next message to an agent that has worked"
-    " before this session. You are woken when it has ended: then finish the session, or go on with the plan."
+    "A plan exists. Its only task, `continue`, sends this goal as the next message to an agent that worked before this"
+    " session. You will be notified when it ends. Then finish the session, or continue the plan."
 )
 ATTACHED_MESSAGES = 400
 """The agent shows the newest messages of such a session, at most so many."""
@@ -421,14 +412,14 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
     from watchkeeper.transcripts.records import MAIN
 
     store = environment.store
-    if store.one("SELECT 1 FROM plans WHERE session_id = ?", (store.session_id,)) is not None:
+    session = sessions.require(store, store.session_id)
+    if session.current_plan_id is not None:
         return
     program = environment.programs.found.get(outside["program"]) if environment.programs is not None else None
     if program is None:
-        raise BadInput(f"there is no agent program {outside['program']}")
-    goal, planner_id = store.one(
-        "SELECT goal, planner_agent_id FROM sessions WHERE id = ?", (store.session_id,)
-    )
+        raise BadInput(f"unknown agent program {outside['program']}")
+    goal, planner_id = session.goal, session.planner_agent_id
+    assert planner_id is not None
     said, calls, compactions = await asyncio.to_thread(_read_program_session, program.reader or "", outside)
     used = [call.model for call in calls if call.agent == MAIN and call.model]
     # Codex would take its default instead of the session's model.
@@ -449,7 +440,7 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
             seq = record.append(tx, who, text)
         for call in calls:
             record.store_call(tx, call)
-        agents.move(tx, agent.id, AgentStatus.DONE, "begun outside")
+        agents.move(tx, agent.id, AgentStatus.DONE, "started elsewhere")
         agents.save_program_session(tx, ProgramSession(
             agent.id, program.name, "", outside["session"], None, outside["transcript"], outside["folder"], seq,
         ))  # fmt: skip
@@ -457,15 +448,15 @@ async def attach(environment: Environment, role: Role, outside: Mapping[str, str
         plans.add_task(
             tx, task_id=task_id, plan_id=plan_id, name="continue", position=0, title=one_line(goal, 80),
             instructions=goal, role=role.name, model=model, expected_outputs=[], isolation="none",
+            starts_from=agent.id,
         )  # fmt: skip
-        tx.execute("UPDATE tasks SET starts_from = ? WHERE id = ?", (agent.id, task_id))
         plans.revise(tx, plan_id, "created")
         tx.event("program.attached", agent_id=agent.id, task_id=task_id, program=program.name,
                  program_session=outside["session"], messages=len(said), calls=len(calls),
                  compactions=compactions)  # fmt: skip
         tx.event("host.warning", task_id=task_id, text=(
-            f"{program.label} goes on in {outside['folder']} itself, the folder of its session, without a worktree: what you"
-            " or others write there meanwhile can be overwritten"
+            f"{program.label} continues in its session's folder, {outside['folder']}, without a worktree: it may overwrite changes"
+            " that you or others make there"
         ))  # fmt: skip
         agents.move(tx, planner_id, AgentStatus.IDLE)
 
@@ -536,56 +527,25 @@ def _why_again(reads: Reads, task: Task, source: str | None) -> str:
     the workspace."""
     if task.attempt == 1:
         return ""
-    reason = reads.one("SELECT rerun_reason FROM tasks WHERE id = ?", (task.id,))[0]
-    lines = [f"This is attempt {task.attempt}." + (f" Why it is made: {reason}" if reason else "")]
+    reason = f" Reason: {task.rerun_reason}" if task.rerun_reason else ""
+    lines = [f"This is attempt {task.attempt}.{reason}"]
     if source is None:
         files, ran = changed_by_task(reads, task.id)
         if files:
             shown = ", ".join(files[:MOST_FILES_NAMED])
             more = f" and {len(files) - MOST_FILES_NAMED} more" if len(files) > MOST_FILES_NAMED else ""
-            lines.append(f"An earlier attempt changed these files of the workspace: {shown}{more}.")
+            lines.append(f"An earlier attempt changed these files in the workspace: {shown}{more}.")
         if ran:
             lines.append(
                 "An earlier attempt ran commands, which may have changed files" + (" too." if files else ".")
             )
         if files or ran:
-            lines.append("Look at what is there before you change it.")
+            lines.append("Check the current state before you change anything.")
     return "\n".join(lines)
 
 
 MOST_FILES_NAMED = 40
 """As many of the files that earlier attempts changed are named to the next one."""
-
-
-def changed_by_task(reads: Reads, task_id: str) -> tuple[list[str], bool]:
-    """The files that the agents of a task changed with tools, as they named them, and whether they ran commands."""
-    files: dict[str, None] = {}
-    ran = False
-    for (agent_id,) in reads.all("SELECT id FROM agents WHERE task_id = ? ORDER BY ordinal", (task_id,)):
-        for given in inputs_of_calls(reads, agent_id, unknown=True):
-            files |= dict.fromkeys(edited_files(given))
-            ran = ran or bool(command_of(given))
-    return list(files), ran
-
-
-def copy_memory(tx: Transaction, source: str, target: str) -> None:
-    """Copy the memory of `source` to `target`: messages, observations, views and position."""
-    for table, columns in (
-        ("messages", "seq, role, content, tokens, total_tokens, created_at"),
-        ("observations", "id, kind, level, text, tokens, first_seq, last_seq, citations, replaces, provisional, status,"
-         " compaction_id, created_at"),
-        ("views", "version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id, created_at, pins"),
-    ):  # fmt: skip
-        tx.execute(
-            f"INSERT INTO {table} (agent_id, commit_seq, {columns}) SELECT ?, ?, {columns} FROM {table} WHERE agent_id = ?",  # noqa: S608
-            (target, tx.commit_seq, source),
-        )
-    tx.execute(
-        "UPDATE agents SET (view_version, last_seq, message_tokens, context_tokens) ="
-        " (SELECT view_version, last_seq, message_tokens, context_tokens FROM agents WHERE id = ?) WHERE id"
-        " = ?",
-        (source, target),
-    )
 
 
 def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:

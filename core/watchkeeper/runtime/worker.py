@@ -32,8 +32,9 @@ from watchkeeper.runtime.config import Config
 from watchkeeper.runtime.control import check_configuration, check_key, last_words, spawn_host
 from watchkeeper.runtime.host import RELEASED_EXIT
 from watchkeeper.runtime.lifecycle import check_workspace
-from watchkeeper.store import database, postgres, workers
-from watchkeeper.store.driver import Connection, make_private, sqlite3
+from watchkeeper.store import database, sessions, workers
+from watchkeeper.store.driver import Connection, Queries, make_private, sqlite3
+from watchkeeper.store.engine import engine_of
 from watchkeeper.store.lease import probe
 from watchkeeper.store.place import Place, folder_beside
 from watchkeeper.store.workers import Claims, Needs, Waiting, WorkerRow
@@ -172,19 +173,15 @@ class Worker:
     def _await_lease(self, slot: _Slot, process: subprocess.Popen[bytes]) -> None:
         holder = probe(self._place, slot.session_id, self._connection)
         if holder is not None and holder.is_here and holder.pid == process.pid:
-            row = self._connection.execute(
-                "SELECT lease_epoch FROM sessions WHERE id = ?", (slot.session_id,)
-            ).fetchone()
-            slot.epoch = int(row[0])
+            slot.epoch = sessions.require(Queries(self._connection), slot.session_id).lease_epoch
             self._claims.release(slot.session_id)
         elif self._monotonic() - slot.began_at > START_SECONDS:
             process.kill()
 
     def _ended(self, slot: _Slot, process: subprocess.Popen[bytes]) -> None:
         session_id, code = slot.session_id, process.returncode
-        if postgres.is_postgres(self._connection) and slot.epoch is not None:
-            # This process was ours and is dead, so no one has to wait until its lease lapses.
-            self._connection.execute(postgres.FREE_LEASE, (session_id, slot.epoch, process.pid))
+        if slot.epoch is not None:
+            engine_of(self._connection).free_lease(self._connection, session_id, slot.epoch, process.pid)
         self._leave(session_id)
         status, turns = self._progress(session_id)
         if status != "running":
@@ -198,19 +195,18 @@ class Worker:
         elif turns > slot.turns:
             self._failures.pop(session_id, None)
         else:
-            how = f"was ended by signal {-code}" if code < 0 else last_words(self._place, session_id)
+            how = f"was killed by signal {-code}" if code < 0 else last_words(self._place, session_id)
             first_kill = code < 0 and session_id not in self._failures
-            self._fail(session_id, f"its host ended before it did anything: {how.removeprefix('wk: ')}")
+            self._fail(
+                session_id, f"its background process ended before it did anything: {how.removeprefix('wk: ')}"
+            )
             if first_kill:  # by a person or the system, as it seems
                 self._not_before.pop(session_id)
 
     def _progress(self, session_id: str) -> tuple[str, int]:
-        row = self._connection.execute(
-            "SELECT status, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = s.id) FROM sessions s"
-            " WHERE id = ?",
-            (session_id,),
-        ).fetchone()
-        return (str(row[0]), int(row[1])) if row is not None else ("gone", 0)
+        reads = Queries(self._connection)
+        session = sessions.load(reads, session_id)
+        return (session.status, sessions.turns_made(reads, session_id)[0]) if session else ("gone", 0)
 
     def _leave(self, session_id: str) -> None:
         self._slots.pop(session_id, None)
@@ -220,7 +216,7 @@ class Worker:
         """Try again later, each time after a longer while."""
         failures = self._failures[session_id] = self._failures.get(session_id, 0) + 1
         seconds = min(MOST_BACKOFF_SECONDS, 2.0**failures)
-        self._refuse(session_id, f"{reason} (attempt {failures}, again in {seconds:.0f} s)", seconds)
+        self._refuse(session_id, f"{reason} (attempt {failures}, retry in {seconds:.0f} s)", seconds)
 
     def _refuse(self, session_id: str, reason: str, seconds: float) -> None:
         self._not_before[session_id] = self._monotonic() + seconds
@@ -292,7 +288,7 @@ class Worker:
             fresh = preparing.result()
         except (GitFailed, OSError) as error:
             self._leave(slot.session_id)
-            self._fail(slot.session_id, f"the commit cannot be checked out: {error}")
+            self._fail(slot.session_id, f"cannot check out the commit: {error}")
             return
         if self.is_draining:
             self._leave(slot.session_id)
@@ -308,7 +304,7 @@ class Worker:
             )
         except (OSError, BadInput) as error:
             self._leave(slot.session_id)
-            self._fail(slot.session_id, f"no host can be started: {error}")
+            self._fail(slot.session_id, f"cannot start a background process: {error}")
 
 
 def why_not(one: Waiting, labels: Iterable[str], place: Place) -> str | None:
@@ -325,7 +321,7 @@ def why_not(one: Waiting, labels: Iterable[str], place: Place) -> str | None:
         else:
             folder = Path(one.needs.path or "")
             if not folder.is_absolute():
-                return "the session names no folder"
+                return "the session has no folder"
             check_workspace(folder, place)
         config = check_configuration(folder or Path("/"))
         base_url = one.settings.get("base_url")
@@ -348,9 +344,9 @@ def _check_models(ref: str, config: Config, base_url: str | None) -> None:
         program = programs.get(model.partition("/")[0])
         if program is not None:
             if program.path(os.environ) is None:
-                raise BadInput(f"{program.label} is not installed: no program {program.arguments[0]}")
+                raise BadInput(f"{program.label} is not installed: program {program.arguments[0]} not found")
         else:
-            check_key(model, environment="the worker", then="start the worker again", base_url=server)
+            check_key(model, environment="the worker", then="restart the worker", base_url=server)
 
 
 # --- Checkouts ------------------------------------------------------------------------------------------------
@@ -367,11 +363,11 @@ def check_remote(remote: str, commit: str) -> None:
         BadInput: one line that says what is wrong.
     """
     if not _COMMIT.fullmatch(commit):
-        raise BadInput(f"{one_line(commit, 80)!r} is no full commit; give its 40 hexadecimal digits")
+        raise BadInput(f"{one_line(commit, 80)!r} is not a full commit id; give all 40 hexadecimal digits")
     shown = one_line(remote, 200)
     if any(ord(character) < 33 for character in remote) or remote.startswith("-") or "::" in remote:
         raise BadInput(
-            f"{shown!r} is no remote that a worker fetches; use https://, ssh://, USER@HOST:PATH or file:///"
+            f"a worker cannot fetch from {shown!r}; use https://, ssh://, USER@HOST:PATH or file:///"
         )
     if _SCP.fullmatch(remote):
         return
@@ -379,16 +375,16 @@ def check_remote(remote: str, commit: str) -> None:
         parts = urlsplit(remote)
         host, password = parts.hostname or "", parts.password
     except ValueError:
-        raise BadInput(f"{shown!r} is no remote that can be read") from None
+        raise BadInput(f"{shown!r} is not a valid remote") from None
     if parts.scheme not in PROTOCOLS.split(":") or (parts.scheme != "file" and not host):
         raise BadInput(
-            f"{shown!r} is no remote that a worker fetches; use https://, ssh://, USER@HOST:PATH or file:///"
+            f"a worker cannot fetch from {shown!r}; use https://, ssh://, USER@HOST:PATH or file:///"
         )
     if host.startswith("-") or (parts.username or "").startswith("-") or parts.path.startswith("/-"):
-        raise BadInput(f"{shown!r} is no remote that a worker fetches: a part of it begins with a dash")
+        raise BadInput(f"a worker cannot fetch from {shown!r}: part of it starts with a dash")
     if password is not None or (parts.scheme == "https" and parts.username):
         raise BadInput(
-            "the remote contains a name or a password; let git's credential helper on the worker give it"
+            "the remote contains a user name or password; use git's credential helper on the worker instead"
         )
 
 
@@ -406,7 +402,7 @@ def full_commit(commit: str, workspace: Path) -> str:
         ).strip()
     except (GitFailed, OSError) as error:
         raise BadInput(
-            f"{one_line(commit, 80)} is no commit of {workspace}; give --commit with its 40 hexadecimal digits"
+            f"{one_line(commit, 80)} is not a commit in {workspace}; give --commit with all 40 hexadecimal digits"
         ) from error
     return found
 
@@ -457,7 +453,7 @@ def tidy(folder: Path, commit: str) -> None:
         ):
             shutil.rmtree(folder, ignore_errors=True)
     except (GitFailed, OSError):
-        log.info("the checkout %s is kept", folder)
+        log.info("kept the checkout %s", folder)
 
 
 def run_worker(worker: Worker, wait: Callable[[float], object]) -> None:
@@ -469,5 +465,5 @@ def run_worker(worker: Worker, wait: Callable[[float], object]) -> None:
             trouble = 0
         except (sqlite3.DatabaseError, StoreUnusable) as error:
             trouble += 1
-            log.warning("the database cannot be used: %s", one_line(str(error), 300))
+            log.warning("cannot use the database: %s", one_line(str(error), 300))
         wait(min(5.0, 0.2 * 2**trouble))

@@ -10,16 +10,9 @@ from typing import Any
 
 from watchkeeper.store.agents import WORKTREE_OF_TASK, Worktree, load_worktree
 from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
+from watchkeeper.store.projection import COMPACTION_COLUMNS, AgentFacts, CompactionFacts, compaction_facts
 from watchkeeper.store.receipts import Receipt
-from watchkeeper.store.snapshot import (
-    COMPACTION_COLUMNS,
-    AgentFacts,
-    CompactionFacts,
-    EventFacts,
-    IncrementalQuery,
-    Statement,
-    compaction_facts,
-)
+from watchkeeper.store.snapshot import EventFacts, IncrementalQuery, Statement
 
 LARGEST_MESSAGE_CHARS = 400_000
 _LARGEST = 1 << 62

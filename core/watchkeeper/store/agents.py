@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from watchkeeper.records.states import (
     ToolCallStatus,
     check,
 )
-from watchkeeper.store.driver import Reads, decode_or, encode
+from watchkeeper.store.driver import IN_LIST, Reads, column, decode, decode_or, encode, first, list_of
 from watchkeeper.store.names import AGENT_NAME
 
 if TYPE_CHECKING:
@@ -72,6 +72,50 @@ def load_all(reads: Reads, session_id: str) -> list[Agent]:
         (session_id,),
     )
     return [_agent(row) for row in rows]
+
+
+def status_of(reads: Reads, agent_id: str) -> AgentStatus | None:
+    """The status of an agent; None if there is no such agent."""
+    return first(reads, AgentStatus, "SELECT status FROM agents WHERE id = ?", (agent_id,))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an agent is, and how full its context."""
+
+    turn: int
+    view_version: int
+    last_seq: int
+    message_tokens: int
+    """The tokens of its whole history."""
+    context_tokens: int
+    context_limit: int
+    """In tokens; 0 where it is not known."""
+    composition: str
+    """JSON text, as stored: the tokens of the parts of its context."""
+
+
+def progress(reads: Reads, agent_id: str) -> Progress:
+    """How far an agent is that was found before."""
+    row = reads.one(
+        "SELECT turn, view_version, last_seq, message_tokens, context_tokens, context_limit, composition FROM agents"
+        " WHERE id = ?",
+        (agent_id,),
+    )
+    return Progress(*row)
+
+
+def names_of(reads: Reads, agent_ids: Sequence[str]) -> dict[str, str]:
+    """What agents are called, by id."""
+    rows = reads.all(f"SELECT id, {AGENT_NAME} FROM agents a WHERE id {IN_LIST}", (list_of(agent_ids),))
+    return {row[0]: row[1] for row in rows}
+
+
+def first_of(reads: Reads, session_id: str) -> str | None:
+    """The id of a session's first agent; None if it has none."""
+    return first(
+        reads, str, "SELECT id FROM agents WHERE session_id = ? ORDER BY ordinal LIMIT 1", (session_id,)
+    )
 
 
 def open_ids(reads: Reads, session_id: str) -> list[str]:
@@ -161,8 +205,8 @@ def move(
 NOT_BEGUN = "[not run] The agent was {} before this call began. Make the call again if it is still needed."
 CUT_SHORT = (
     "[interrupted, outcome unknown] The agent was {} while this call was running. It may have taken effect,"
-    " in part or whole."
-    " Verify before you do it again."
+    " fully or partly."
+    " Verify before you repeat it."
 )
 
 
@@ -181,7 +225,7 @@ def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status:
             (now, encode(text), tx.now, call_id),
         )
         tx.event(f"tool.{now}", agent_id=agent_id, task_id=task_id, tool=name, call=call_id, preview=text)
-    cancel_questions(tx, agent_id, task_id, f"the agent was {status}")
+    cancel_questions(tx, agent_id, f"the agent was {status}")
 
 
 def was_denied(reads: Reads, agent_id: str, call_id: int) -> bool:
@@ -191,11 +235,16 @@ def was_denied(reads: Reads, agent_id: str, call_id: int) -> bool:
     return reads.one(sql, (agent_id, call_id)) is not None
 
 
-def cancel_questions(tx: Transaction, agent_id: str, task_id: str | None, why: str) -> None:
+def cancel_questions(tx: Transaction, agent_id: str, why: str) -> None:
     """End the unanswered questions of an agent."""
-    for approval_id, tool in tx.all(
-        "SELECT id, tool FROM approvals WHERE agent_id = ? AND status = ? ORDER BY id",
-        (agent_id, ApprovalStatus.WAITING),
+    _cancel(tx, why, "session_id = ? AND agent_id = ?", (tx.session_id, agent_id))
+
+
+def _cancel(tx: Transaction, why: str, chosen: str, parameters: tuple[Any, ...]) -> None:
+    """End the unanswered questions that a condition chooses."""
+    for approval_id, agent_id, task_id, tool in tx.all(
+        f"SELECT id, agent_id, task_id, tool FROM approvals WHERE {chosen} AND status = ? ORDER BY id",
+        (*parameters, ApprovalStatus.WAITING),
     ):
         tx.execute(
             "UPDATE approvals SET status = ?, reason = ?, decided_at = ? WHERE id = ?",
@@ -216,19 +265,74 @@ def note_context(
     agent_id: str,
     *,
     view_version: int,
+    messages: int,
     last_seq: int,
     message_tokens: int,
     context_tokens: int,
     composition: dict[str, int],
 ) -> None:
     """Record the agent's view, its position in its history, and the size and make-up of its context, after a
-    step."""
-    tx.execute(
+    step that added so many messages.
+
+    Raises:
+        ValueError: the store lacks a message before these. A commit that failed (a full disk) leaves a context that
+            is ahead of its rows; nothing that was made from it is stored.
+    """
+    stored = tx.changed(
         "UPDATE agents SET view_version = ?, last_seq = ?, message_tokens = ?, context_tokens = ?,"
         " composition = ?,"
-        " last_active = ? WHERE id = ?",
-        (view_version, last_seq, message_tokens, context_tokens, encode(composition), tx.now, agent_id),
+        " last_active = ? WHERE id = ? AND last_seq = ?",
+        (
+            view_version,
+            last_seq,
+            message_tokens,
+            context_tokens,
+            encode(composition),
+            tx.now,
+            agent_id,
+            last_seq - messages,
+        ),
     )
+    if not stored:
+        raise ValueError("could not store the newest message in the context; try again when the run resumes")
+
+
+def note_appended(tx: Transaction, agent_id: str, last_seq: int, message_tokens: int) -> None:
+    """The history of an agent that a program drives ends with that message now, and has so many tokens."""
+    tx.execute(
+        "UPDATE agents SET last_seq = ?, message_tokens = ?, last_active = ? WHERE id = ?",
+        (last_seq, message_tokens, tx.now, agent_id),
+    )
+
+
+def note_program_context(tx: Transaction, agent_id: str, tokens: int, limit: int | None) -> None:
+    """A program says how full its context is, and how large it may be (None: as before). A compaction whose outcome was
+    not known yet led to this size."""
+    tx.execute(
+        "UPDATE agents SET context_tokens = ?, context_limit = coalesce(?, context_limit), composition = '{}'"
+        " WHERE id = ?",
+        (tokens, limit, agent_id),
+    )
+    tx.execute(
+        "UPDATE compactions SET tokens_after = ? WHERE agent_id = ? AND status = 'applied' AND tokens_after IS NULL",
+        (tokens, agent_id),
+    )
+
+
+def next_step(tx: Transaction, agent_id: str, reply_seq: int, started_at: float) -> int:
+    """Begin the next step of an agent that a program drives; returns its turn."""
+    turn = progress(tx, agent_id).turn + 1
+    begin_step(tx, agent_id, turn, reply_seq, started_at)
+    tx.execute("UPDATE agents SET turn = ? WHERE id = ?", (turn, agent_id))
+    return turn
+
+
+def reply_of(reads: Reads, agent_id: str, turn: int, *, open_only: bool = False) -> int | None:
+    """The message that a turn began with: the model's reply. None if there is none, or with `open_only` where its results
+    are stored already."""
+    still_open = " AND ended_at IS NULL" if open_only else ""
+    sql = f"SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ?{still_open}"
+    return first(reads, int, sql, (agent_id, turn))
 
 
 def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, started_at: float) -> None:
@@ -305,6 +409,88 @@ def add_intents(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of an open turn."""
+
+    id: int
+    position: int
+    tool_use_id: str
+    name: str
+    arguments: Any
+    """What runs: what a person edited, else the model's input."""
+    idempotent: bool
+    status: ToolCallStatus
+    result: Any
+    is_error: bool
+    original: Any = None
+    """The model's input, where a person edited it; else None."""
+
+
+def load_calls(reads: Reads, agent_id: str, turn: int, content: Any) -> list[Call]:
+    """The calls of a turn, joined with the inputs that stand in the model's reply."""
+    uses = (
+        [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
+    )
+    found = []
+    for row in reads.all(
+        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error, edited_input FROM tool_calls"
+        " WHERE agent_id = ? AND turn = ? ORDER BY position",
+        (agent_id, turn),
+    ):
+        given = uses[row[1]].get("input") if row[1] < len(uses) else None
+        arguments, original = (given, None) if row[8] is None else (decode(row[8]), given)
+        result = decode(row[6]) if row[6] is not None else None
+        found.append(Call(
+            row[0], row[1], row[2], row[3], arguments, bool(row[4]), ToolCallStatus(row[5]), result, bool(row[7]), original
+        ))  # fmt: skip
+    return found
+
+
+def recent_runs(reads: Reads, agent_id: str, most: int) -> list[tuple[str, str | None]]:
+    """The newest calls of an agent that ran, the newest first: the tool, and the digest of the input as in
+    `input_digest`."""
+    rows = reads.all(
+        "SELECT name, input_digest FROM tool_calls WHERE agent_id = ? AND status IN (?, ?, ?) ORDER BY id DESC LIMIT ?",
+        (agent_id, ToolCallStatus.DONE, ToolCallStatus.ERROR, ToolCallStatus.UNKNOWN, most),
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def digest_of_call(reads: Reads, call_id: int) -> str | None:
+    """The digest of a call's input as in `input_digest`; None where none was stored."""
+    return first(reads, str, "SELECT input_digest FROM tool_calls WHERE id = ?", (call_id,))
+
+
+def has_called(reads: Reads, agent_id: str, use_id: str) -> bool:
+    """Whether an agent has a tool call of this id."""
+    sql = "SELECT 1 FROM tool_calls WHERE agent_id = ? AND tool_use_id = ?"
+    return reads.one(sql, (agent_id, use_id)) is not None
+
+
+def running_call(reads: Reads, agent_id: str, name: str) -> int | None:
+    """The newest running call of a tool whose name ends with `name`, as programs put their own prefix before it."""
+    sql = (
+        "SELECT id FROM tool_calls WHERE agent_id = ? AND status = ? AND name LIKE ? ORDER BY id DESC LIMIT 1"
+    )
+    return first(reads, int, sql, (agent_id, ToolCallStatus.RUNNING, f"%{name}"))
+
+
+def open_calls(reads: Reads, agent_id: str) -> list[tuple[int, int, str, str]]:
+    """The calls of an agent whose results no message carries yet, oldest first: row, turn, the program's own id, tool."""
+    sql = "SELECT id, turn, tool_use_id, name FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL ORDER BY id"
+    return [tuple(row) for row in reads.all(sql, (agent_id,))]
+
+
+def denied_uses(reads: Reads, agent_id: str) -> set[str]:
+    """The ids that the model gave to those of an agent's calls which a person denied."""
+    sql = (
+        "SELECT t.tool_use_id FROM approvals a JOIN tool_calls t ON t.id = a.tool_call_id WHERE a.agent_id = ?"
+        " AND a.status = ?"
+    )
+    return set(column(reads, str, sql, (agent_id, ApprovalStatus.DENIED)))
+
+
 def start_tool_call(tx: Transaction, call_id: int) -> None:
     """From here on, a crash leaves the call's outcome unknown."""
     tx.execute(
@@ -315,11 +501,8 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
 
 def began_a_call(reads: Reads, agent_id: str, tool: str) -> bool:
     """Whether a call of this tool has ever begun to run for the agent, under whichever host."""
-    row = reads.one(
-        "SELECT 1 FROM tool_calls WHERE agent_id = ? AND name = ? AND runs > 0 AND status <> ? LIMIT 1",
-        (agent_id, tool, ToolCallStatus.PENDING),
-    )
-    return row is not None
+    sql = "SELECT 1 FROM tool_calls WHERE agent_id = ? AND name = ? AND runs > 0 AND status <> ? LIMIT 1"
+    return reads.one(sql, (agent_id, tool, ToolCallStatus.PENDING)) is not None
 
 
 def return_tool_call(tx: Transaction, call_id: int) -> None:
@@ -329,22 +512,38 @@ def return_tool_call(tx: Transaction, call_id: int) -> None:
     )
 
 
+def hold_tool_call(tx: Transaction, call_id: int) -> None:
+    """A call that runs waits for a person's answer; it was started before."""
+    tx.execute(
+        "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
+        (ToolCallStatus.PENDING, call_id, ToolCallStatus.RUNNING),
+    )
+
+
+def release_tool_call(tx: Transaction, call_id: int) -> None:
+    """A call that waited for an answer goes on."""
+    tx.execute(
+        "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
+        (ToolCallStatus.RUNNING, call_id, ToolCallStatus.PENDING),
+    )
+
+
 def end_tool_call(
     tx: Transaction, call_id: int, status: ToolCallStatus, content: Any, is_error: bool, started_at: float
 ) -> None:
-    """Keep a result until the results message carries it."""
+    """Keep a result until the results message carries it. A question about the call ends with it."""
     tx.execute(
         "UPDATE tool_calls SET status = ?, result = ?, is_error = ?, started_at = coalesce(started_at, ?),"
         " ended_at = ?"
         " WHERE id = ?",
         (status, encode(content), int(is_error), started_at, tx.now, call_id),
     )
-    if status is ToolCallStatus.UNKNOWN:
-        tx.execute(
-            "UPDATE approvals SET status = ?, reason = 'the outcome of the call is unknown', decided_at = ?"
-            " WHERE tool_call_id = ? AND status = ?",
-            (ApprovalStatus.CANCELLED, tx.now, call_id, ApprovalStatus.WAITING),
-        )
+    _cancel(
+        tx,
+        "the outcome of the call is unknown" if status is ToolCallStatus.UNKNOWN else "its call has ended",
+        "session_id = ? AND tool_call_id = ?",
+        (tx.session_id, call_id),
+    )
 
 
 def deliver_results(tx: Transaction, agent_id: str, turn: int, results_seq: int) -> None:
@@ -369,6 +568,15 @@ def reported_prompts(reads: Reads, session_id: str, model: str) -> list[tuple[in
         (session_id, model, CALIBRATING_CALLS),
     )
     return [(row[0], row[1]) for row in reversed(rows)]
+
+
+def requests_counted(reads: Reads, program: str, program_session: str) -> set[str]:
+    """The requests of an agent program's session whose model calls are recorded, by the ids that its log has for them."""
+    sql = (
+        "SELECT request_id FROM model_calls WHERE request_id IS NOT NULL AND agent_id IN"
+        " (SELECT agent_id FROM agent_programs WHERE program_session = ? AND program = ?)"
+    )
+    return set(column(reads, str, sql, (program_session, program)))
 
 
 def add_model_call(tx: Transaction, call: ModelCallRecord) -> int:
@@ -532,7 +740,7 @@ def find_agent(reads: Reads, session_id: str, name: str) -> str:
         if name and (found := only_match(names, name)) is not None:
             return found
     shown = ", ".join(row[1] for row in reversed(rows[-8:]))
-    raise NotFound(f"no agent {name!r} in session {session_id}; there are {shown or 'none yet'}")
+    raise NotFound(f"no agent {name!r} in session {session_id}; its agents: {shown or 'none yet'}")
 
 
 def only_match(rows: Sequence[Any], name: str) -> str | None:
@@ -550,7 +758,7 @@ def only_match(rows: Sequence[Any], name: str) -> str | None:
 
 def ambiguous(name: str, found: Sequence[str]) -> BadInput:
     """The error for a prefix that several ids begin with."""
-    return BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
+    return BadInput(f"{name!r} is ambiguous: {', '.join(found[:5])}; give more characters")
 
 
 # --- Agents that another program drives, and their worktrees --------------------------------------------
@@ -596,6 +804,27 @@ def load_program_session(reads: Reads, agent_id: str) -> ProgramSession | None:
     return ProgramSession(*row) if row is not None else None
 
 
+def at_work_on(reads: Reads, program_session: str) -> tuple[str, str] | None:
+    """The name and the session of an agent that may go on with a program's session at any time: its own session has not
+    ended. None if there is none."""
+    row = reads.one(
+        f"SELECT {AGENT_NAME}, a.session_id FROM agent_programs p JOIN agents a ON a.id = p.agent_id JOIN sessions s ON s.id ="
+        " a.session_id WHERE p.program_session = ? AND s.status IN ('running', 'paused')",
+        (program_session,),
+    )
+    return (row[0], row[1]) if row is not None else None
+
+
+def inherited_program_session(reads: Reads, agent_id: str) -> ProgramSession | None:
+    """The program's session of the agent whose memory this one began with, as if it were this one's: all that was copied
+    was sent. None where there is none."""
+    source = first(reads, str, "SELECT copied_from FROM agents WHERE id = ?", (agent_id,))
+    earlier = load_program_session(reads, source) if source else None
+    if earlier is None:
+        return None
+    return replace(earlier, agent_id=agent_id, sent_seq=progress(reads, earlier.agent_id).last_seq)
+
+
 def save_program_session(tx: Transaction, session: ProgramSession) -> None:
     """Write which session an agent is; a later call for the same agent replaces it."""
     tx.execute(
@@ -622,8 +851,7 @@ def order_program_compaction(tx: Transaction, agent_id: str, instructions: str |
 
 def ordered_program_compaction(reads: Reads, agent_id: str) -> str | None:
     """The instructions of a compaction that was ordered, maybe empty; None where none was."""
-    row = reads.one("SELECT compaction FROM agent_programs WHERE agent_id = ?", (agent_id,))
-    return row[0] if row is not None else None
+    return first(reads, str, "SELECT compaction FROM agent_programs WHERE agent_id = ?", (agent_id,))
 
 
 def last_program_turn(reads: Reads, agent_id: str) -> ProgramTurn | None:
@@ -738,6 +966,14 @@ def save_worktree(tx: Transaction, tree: Worktree) -> None:
             tx.session_id, tx.now, tx.commit_seq,
         ),
     )  # fmt: skip
+
+
+def note_changes(tx: Transaction, task_id: str, files_changed: int, diff: str) -> None:
+    """What the agent in a worktree has changed since its base, as it was looked at now."""
+    tx.execute(
+        "UPDATE worktrees SET files_changed = ?, diff = ? WHERE task_id = ?", (files_changed, diff, task_id)
+    )
+    tx.event("worktree.changed", task_id=task_id, files=files_changed)
 
 
 def forget_worktree(tx: Transaction, task_id: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.text import cut
-from watchkeeper.store.driver import IN_LIST, Connection, Reads, Writes, list_of
+from watchkeeper.store.driver import IN_LIST, Connection, Reads, Writes, column, first, list_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -56,8 +56,25 @@ def put(tx: Writes, data: bytes, media_type: str = "text/plain") -> str:
 
 def size_of(reads: Reads, ref: str) -> int | None:
     """Bytes of an artifact, or None if there is none."""
-    row = reads.one("SELECT size FROM artifacts WHERE digest = ?", (digest_of(ref) or "",))
-    return int(row[0]) if row is not None else None
+    return first(reads, int, "SELECT size FROM artifacts WHERE digest = ?", (digest_of(ref) or "",))
+
+
+def load(reads: Reads, name: str) -> tuple[str, bytes] | None:
+    """The media type and the bytes of an artifact, or None if there is none.
+
+    Raises:
+        StoreUnusable: what is stored is not what was put there.
+    """
+    row = reads.one("SELECT media_type, encoding, data FROM artifacts WHERE digest = ?", (name,))
+    if row is None:
+        return None
+    try:
+        data = zlib.decompress(row[2]) if row[1] == "zlib" else bytes(row[2])
+    except zlib.error:
+        data = None
+    if data is None or digest(data) != name:
+        raise StoreUnusable(f"{ref_of(name)} is damaged in the database; restore a backup, or rerun its task")
+    return str(row[0]), data
 
 
 def get(reads: Reads, ref: str) -> bytes | None:
@@ -66,19 +83,8 @@ def get(reads: Reads, ref: str) -> bytes | None:
     Raises:
         StoreUnusable: what is stored is not what was put there.
     """
-    name = digest_of(ref)
-    if name is None:
-        return None
-    row = reads.one("SELECT encoding, data FROM artifacts WHERE digest = ?", (name,))
-    if row is None:
-        return None
-    try:
-        data = zlib.decompress(row[1]) if row[0] == "zlib" else bytes(row[1])
-    except zlib.error:
-        data = None
-    if data is None or digest(data) != name:
-        raise StoreUnusable(f"{ref} is damaged in the database; restore a backup, or run its task again")
-    return data
+    found = load(reads, digest_of(ref) or "")
+    return found[1] if found is not None else None
 
 
 def save_output(
@@ -101,15 +107,25 @@ def save_output(
     return ref
 
 
-def resolve(reads: Reads, session_id: str, name_or_ref: str) -> str | None:
-    """A reference as it is, or that of the session's newest output of that name; None if there is none."""
+def made_by(reads: Reads, agent_id: str, *, kind: str | None = None) -> list[tuple[str, str]]:
+    """What an agent saved, or what it saved of that kind, oldest first: name and reference."""
+    sql = "SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = coalesce(?, kind) ORDER BY id"
+    return [(row[0], ref_of(row[1])) for row in reads.all(sql, (agent_id, kind))]
+
+
+def output_names(reads: Reads, session_id: str) -> list[str]:
+    """Every name under which something was saved in the session, whole outputs of tools too, in order."""
+    sql = "SELECT DISTINCT name FROM outputs WHERE session_id = ? ORDER BY name"
+    return column(reads, str, sql, (session_id,))
+
+
+def resolve(reads: Reads, session_id: str, name_or_ref: str, *, kind: str | None = None) -> str | None:
+    """A reference as it is, or that of the session's newest output of that name, and of that kind; None if there is
+    none."""
     if digest_of(name_or_ref):
         return name_or_ref
-    row = reads.one(
-        "SELECT digest FROM outputs WHERE session_id = ? AND name = ? ORDER BY id DESC LIMIT 1",
-        (session_id, name_or_ref),
-    )
-    return ref_of(row[0]) if row else None
+    sql = "SELECT digest FROM outputs WHERE session_id = ? AND name = ? AND kind = coalesce(?, kind) ORDER BY id DESC LIMIT 1"
+    return first(reads, ref_of, sql, (session_id, name_or_ref, kind))
 
 
 MOST_LISTED = 20
@@ -122,9 +138,9 @@ def unknown(reads: Reads, session_id: str, wanted: str) -> str:
     more = [f"and {len(names) - MOST_LISTED} more"] if len(names) > MOST_LISTED else []
     there = ", ".join([*names[:MOST_LISTED], *more])
     return (
-        f"there is no artifact {cut(wanted, 200)!r}; there are {there}"
+        f"no artifact {cut(wanted, 200)!r}; existing artifacts: {there}"
         if there
-        else "no artifact is saved yet"
+        else "no artifacts saved yet"
     )
 
 

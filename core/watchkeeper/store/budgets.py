@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from watchkeeper.store.writer import Group
 
 
-UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
+UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of run time"}
 """Kind of budget → its unit. Tokens include cache reads; turns are model replies."""
 KINDS = tuple(UNITS)
 
@@ -223,14 +223,14 @@ def blocking(reads: Reads, session_id: str) -> list[BudgetUse]:
 def refusal(reads: Reads, session_id: str, task_id: str | None, kind: str, amount: float) -> str | None:
     """Why this amount cannot be the limit, or None: it must be more than what is used."""
     if kind not in UNITS:
-        return "a budget is in usd, tokens, turns or seconds"
+        return "unknown budget unit; use usd, tokens, turns or seconds"
     if not (amount > 0 and math.isfinite(amount)):
-        return "a budget must be positive; leave the amount out to lift it"
+        return "a budget must be positive; omit the amount to remove the limit"
     spent = used(reads, session_id, task_id, kind)
     if spent is not None and amount <= spent:
         owner = "the task" if task_id is not None else "the session"
         wanted, so_far = amount_text(amount, kind), amount_text(spent, kind)
-        return f"a budget of {wanted} would pause at once: {owner} has used {so_far} already; give more than that, or +N"
+        return f"a budget of {wanted} would cause an immediate pause: {owner} has already used {so_far}; set a higher amount, or +N"
     return None
 
 
@@ -246,7 +246,7 @@ def amount_of(reads: Reads, session_id: str, task_id: str | None, kind: str, tex
     unpriced = kind == "usd" and used(reads, session_id, task_id, "usd") is None
     if unpriced and used(reads, session_id, task_id, "tokens"):
         raise ValueError(
-            "no call so far has a known price, so a budget in USD cannot be kept; give one in tokens"
+            "no call so far has a known price, so a USD budget cannot be enforced; set a token budget instead"
         )
     amount, more = _typed(text)
     if more:
@@ -305,7 +305,7 @@ def write(tx: Transaction, task_id: str | None, kind: str, amount: float | None)
         ValueError: `refusal` refuses it.
     """
     if kind not in UNITS:
-        raise ValueError("a budget is in usd, tokens, turns or seconds")
+        raise ValueError("unknown budget unit; use usd, tokens, turns or seconds")
     if amount is not None:
         refused = refusal(tx, tx.session_id, task_id, kind, amount)
         if refused is not None:
@@ -369,8 +369,8 @@ def refuse_project_budget(connection: Connection, session_id: str) -> None:
     ).fetchone()
     if row is not None:
         raise BadInput(
-            f"session {session_id} shares a budget of project {row[0]}, which this version does not keep; remove it with"
-            f" `wk budget --project {row[0]} --remove`, and limit the session itself with `wk budget {session_id} --usd N`"
+            f"session {session_id} shares the budget set for project {row[0]}, which this version does not support. Remove it with"
+            f" `wk budget --project {row[0]} --remove`, and limit the session with `wk budget {session_id} --usd N`"
         )
 
 

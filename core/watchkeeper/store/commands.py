@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.premises import Premises
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
-from watchkeeper.records.text import call_words
+from watchkeeper.records.text import call_words, parser_mistake
 from watchkeeper.records.tool_inputs import (
     FILE_CHANGES,
     FileChange,
@@ -33,7 +33,7 @@ from watchkeeper.records.tool_inputs import (
 )
 from watchkeeper.store.agents import load_worktree
 from watchkeeper.store.database import protected_files
-from watchkeeper.store.driver import Queries, Reads, decode, decode_or, encode
+from watchkeeper.store.driver import Queries, Reads, decode, decode_or, encode, first
 from watchkeeper.store.names import AGENT_NAME, TASK_NAME, described, with_role
 from watchkeeper.store.place import Place
 
@@ -95,6 +95,44 @@ def insert(
 def newest(reads: Reads, session_id: str) -> int:
     """The id of the newest command of a session, or 0. Ids grow, and do not depend on clocks."""
     return int(reads.one("SELECT coalesce(max(id), 0) FROM commands WHERE session_id = ?", (session_id,))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that waits for a host, or is being applied."""
+
+    id: int
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    payload: Any
+    """What it is given; as stored JSON text until a host applies it."""
+    requested_by: str
+
+    def settle(self, tx: Transaction, status: CommandStatus, result: str) -> None:
+        """Store how the command ended."""
+        settle(tx, self.id, self.kind, status, result, agent_id=self.agent_id, task_id=self.task_id)
+
+
+def queued(reads: Reads, session_id: str) -> list[Command]:
+    """The commands of a session that wait, oldest first."""
+    sql = (
+        "SELECT id, kind, agent_id, task_id, payload, requested_by FROM commands"
+        " WHERE session_id = ? AND status = 'queued' ORDER BY id"
+    )
+    return [Command(*row) for row in reads.all(sql, (session_id,))]
+
+
+def newest_queued(reads: Reads, session_id: str) -> int | None:
+    """The id of the newest command of a session that waits; None if none does."""
+    sql = "SELECT max(id) FROM commands WHERE session_id = ? AND status = 'queued'"
+    return first(reads, int, sql, (session_id,))
+
+
+def answer(reads: Reads, command_id: int) -> tuple[str, str | None] | None:
+    """The status and the result of a command; None if there is no such command."""
+    row = reads.one("SELECT status, result FROM commands WHERE id = ?", (command_id,))
+    return tuple(row) if row is not None else None
 
 
 def settle(
@@ -190,6 +228,90 @@ def decide_approval(
 
 
 # --- Questions ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as it is stored, for what follows from it; `Question` is what a person is shown."""
+
+    id: str
+    status: ApprovalStatus
+    agent_id: str
+    task_id: str | None
+    tool: str
+    cause: str | None
+    note: str | None
+    scope: str | None
+    reason: str | None
+    decided_by: str | None
+    subject_digest: str | None
+    created_at: float
+    call_status: str | None
+    premises: Premises | None
+    """What an answer rests on."""
+    edited_input: Any
+    """What a person made of the input of the call; None if none did."""
+
+
+_ASKED = (
+    "SELECT q.id, q.status, q.agent_id, q.task_id, q.tool, q.cause, q.note, q.scope, q.reason, q.decided_by, q.subject_digest,"
+    " q.created_at, c.status, q.premises, c.edited_input FROM approvals q LEFT JOIN tool_calls c ON c.id = q.tool_call_id"
+)
+
+
+def _asked(row: Any) -> Asked | None:
+    if row is None:
+        return None
+    columns = list(row)
+    columns[1] = ApprovalStatus(columns[1])
+    columns[13:] = [decode(text) if text is not None else None for text in columns[13:]]
+    columns[13] = Premises.decoded(columns[13])
+    return Asked(*columns)
+
+
+def load_asked(reads: Reads, approval_id: str) -> Asked | None:
+    return _asked(reads.one(f"{_ASKED} WHERE q.id = ?", (approval_id,)))
+
+
+def asked_about(reads: Reads, call_id: int) -> Asked | None:
+    """The newest question about a call, or None."""
+    newest_first = "ORDER BY coalesce(q.commit_seq, 0) DESC LIMIT 1"
+    return _asked(reads.one(f"{_ASKED} WHERE q.tool_call_id = ? {newest_first}", (call_id,)))
+
+
+def asked_before(reads: Reads, agent_id: str, cause: str, subject_digest: str) -> Asked | None:
+    """The newest question of an agent about this very subject that was not withdrawn, or None."""
+    found = reads.one(
+        f"{_ASKED} WHERE q.agent_id = ? AND q.cause = ? AND q.subject_digest = ? AND q.status <> ?"
+        " ORDER BY q.commit_seq DESC LIMIT 1",
+        (agent_id, cause, subject_digest, ApprovalStatus.CANCELLED),
+    )
+    return _asked(found)
+
+
+def asked_for(reads: Reads, session_id: str, approval_id: str, agent_id: str | None) -> Asked | None:
+    """The question of a session that an answer is for: that of this id, or where the id is empty the newest of the agent,
+    if one waits one of these."""
+    found = reads.one(
+        f"{_ASKED} WHERE q.session_id = ? AND (q.id = ? OR (? = '' AND q.agent_id = ?))"
+        " ORDER BY q.status = 'waiting' DESC, q.created_at DESC LIMIT 1",
+        (session_id, approval_id, approval_id, agent_id),
+    )
+    return _asked(found)
+
+
+def asks(reads: Reads, agent_id: str) -> bool:
+    """Whether a question of the agent waits."""
+    waits = "SELECT 1 FROM approvals WHERE agent_id = ? AND status = ?"
+    return reads.one(waits, (agent_id, ApprovalStatus.WAITING)) is not None
+
+
+def take_over_question(tx: Transaction, approval_id: str, call_id: int) -> None:
+    """A question is about this call from now on, which repeats the one that it was asked for; so is its answer."""
+    tx.execute("UPDATE approvals SET tool_call_id = ? WHERE id = ?", (call_id, approval_id))
+    edited = tx.one("SELECT edited_input FROM approvals WHERE id = ?", (approval_id,))[0]
+    tx.execute("UPDATE tool_calls SET edited_input = ? WHERE id = ?", (edited, call_id))
+
 
 PROGRAM_CHANGES = "file_change"
 """What the edits that an agent program asks for are called: `{"changes": [{"path", "diff"}]}`."""
@@ -293,8 +415,8 @@ class Question:
         if parts is not None and values_inside(parts, self.folder, self.root):
             return ""
         if parts is not None:
-            return "a variable names a path outside the workspace, which no pattern covers, so nothing was allowed"
-        return f"the pattern {pattern!r} does not match the command that waits, so nothing was allowed"
+            return "nothing was allowed: a variable contains a path outside the workspace; patterns do not cover such paths"
+        return f"nothing was allowed: the pattern {pattern!r} does not match the pending command"
 
     @property
     def editable(self) -> str:
@@ -314,7 +436,7 @@ class Question:
         try:
             edited = json.loads(text)
         except ValueError as error:
-            raise ValueError(f"this is not valid JSON: {error}") from None
+            raise ValueError(f"invalid JSON: {parser_mistake(error)}") from None
         if not isinstance(edited, dict):
             raise ValueError("the input must be a JSON object")
         return edited
@@ -324,7 +446,7 @@ class Question:
         """Who asks for what. Not sanitised."""
         who = with_role(self.agent, self.role)
         if self.cause == CONFLICT:
-            return f"{who} wants to merge {self.original.get('task')}, which conflicts"
+            return f"{who} wants to merge {self.original.get('task')}, which has conflicts"
         return f"{who} wants to run {self.tool}"
 
     @property
@@ -370,7 +492,7 @@ _QUESTION = (
 def call_ended(call_status: str) -> str:
     """Why a question cannot be answered whose call is not open any more."""
     _, words = call_words(call_status, began=True)
-    return f"its call has ended already: {words or call_status}"
+    return f"its call has already ended: {words or call_status}"
 
 
 def load_question(connection: Connection, database_path: Place, approval_id: str) -> Question | None:
@@ -401,13 +523,13 @@ def load_question(connection: Connection, database_path: Place, approval_id: str
         before, _ = sections_of(tool, original, Path(root), protected)
         sections = (
             *sections,
-            *(Section(f"the model asked for — {one.title}", one.text, one.language) for one in before),
+            *(Section(f"original input — {one.title}", one.text, one.language) for one in before),
         )
     rests_on = Premises.decoded(decode_or(premises or "null", None))
     difference = rests_on.difference if rests_on is not None else ""
     if difference and arguments == original:
         command = tuple(one for one in sections if one.language == "bash")
-        sections = (*command, Section("changed since the question before", difference, "diff"))
+        sections = (*command, Section("changed since the previous question", difference, "diff"))
     return Question(
         question_id, session_id, ApprovalStatus(status), decided_by, reason, tool, agent, task, workspace,
         root, folder or root, cause or "permission", note or "", arguments, original, sections, difference, digest, role, title,
@@ -466,7 +588,7 @@ def sections_of(
         for change in parts.pop("changes"):
             found = change if isinstance(change, dict) else {}
             sections.append(
-                Section(f"change of {found.get('path')}", str(found.get("diff") or "(no text)"), "diff")
+                Section(f"change to {found.get('path')}", str(found.get("diff") or "(no text)"), "diff")
             )
     if isinstance(parts.get("conflicts"), list) and tool == "merge_task":
         parts.pop("one_side", None)
@@ -509,7 +631,7 @@ def _input_of(content: str | None, position: int | None, tool: str, question: st
 
 
 def _file_sections(change: FileChange, arguments: dict[str, Any], workspace: Path) -> Iterator[Section]:
-    title = f"change of {change.path}"
+    title = f"change to {change.path}"
     if change.target and change.target != os.path.normpath(
         os.path.join(os.path.realpath(workspace), change.path)
     ):
@@ -527,7 +649,7 @@ def _file_sections(change: FileChange, arguments: dict[str, Any], workspace: Pat
 def unified_diff(before: str | None, after: str, name: str) -> str:
     """The difference as `diff -u` writes it, of any two texts; `before` None: there is no such file yet."""
     if before == after:
-        return "(no change: the file holds this text already)"
+        return "(no change: the file already has this text)"
     old, new = (before.split("\n") if before is not None else []), after.split("\n")
     head = [f"--- {name if before is not None else '/dev/null'}", f"+++ {name}"]
     return "\n".join([*head, *_hunks(_whole(old), _whole(new))])
@@ -603,7 +725,7 @@ class Grant:
     @property
     def subject(self) -> str:
         """What it allows, in a few words. Not sanitised."""
-        return f"{self.tool}: {self.pattern}" if self.pattern is not None else f"every call of {self.tool}"
+        return f"{self.tool}: {self.pattern}" if self.pattern is not None else f"every call to {self.tool}"
 
 
 _SELECT = "SELECT id, tool, pattern, granted_by, created_at, revoked_by, revoked_at FROM permission_grants WHERE session_id = ? ORDER BY id"
@@ -645,9 +767,9 @@ def revoke_grant(tx: Transaction, grant_id: int, by: str) -> Grant:
     found = next((grant for grant in (Grant(*row) for row in rows) if grant.id == grant_id), None)
     if found is None:
         known = ", ".join(str(row[0]) for row in rows)
-        raise ValueError(f"no grant {grant_id} in this session; there are {known or 'none'}")
+        raise ValueError(f"no grant {grant_id} in this session; existing grants: {known or 'none'}")
     if not found.is_live:
-        raise ValueError(f"grant {grant_id} was revoked before")
+        raise ValueError(f"grant {grant_id} is already revoked")
     tx.execute(
         "UPDATE permission_grants SET revoked_by = ?, revoked_at = ? WHERE id = ? AND revoked_by IS NULL",
         (by, tx.now, grant_id),

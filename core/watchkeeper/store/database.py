@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from watchkeeper.records.errors import BadInput, StoreUnusable, reason_of
-from watchkeeper.store import driver
+from watchkeeper.store import driver, postgres
 from watchkeeper.store.driver import (
     Connection,
     clear_errors,
@@ -141,7 +141,7 @@ def open_readonly(
                 connection.execute("PRAGMA query_only=ON")
                 version, _ = _versions(connection, path, lock_timeout_seconds)
             if version == 0:
-                raise StoreUnusable(f"{path} is not a database of Watchkeeper; choose another with --db")
+                raise StoreUnusable(f"{path} is not a Watchkeeper database; choose another with --db")
             if version < SCHEMA_VERSION:
                 connection.close()
                 open_writable(path).close()
@@ -156,8 +156,6 @@ def open_readonly(
 
 def _open_server(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
     """A connection to PostgreSQL; one that may write makes the tables of an empty database."""
-    from watchkeeper.store import postgres
-
     connection = postgres.connect(url, read_only=read_only)
     try:
         if not read_only:
@@ -179,11 +177,9 @@ def await_server(place: Place, on_wait: Callable[[str], None]) -> None:
     """
     if isinstance(place, Path):
         return
-    from watchkeeper.store import postgres
-
     with clear_errors(place):
         postgres.await_server(
-            place, lambda reason: on_wait(f"waiting for {place}, which does not answer: {reason}")
+            place, lambda reason: on_wait(f"waiting for {place}, which is not responding: {reason}")
         )
 
 
@@ -203,7 +199,7 @@ def is_there(path: Place) -> bool:
     except OSError as error:
         raise unusable_file(path, error) from error
     if not stat.S_ISREG(mode):
-        raise StoreUnusable(f"{path} cannot hold a database; choose another with --db")
+        raise StoreUnusable(f"{path} is not a regular file; choose another with --db")
     refuse_second_name(path)
     return True
 
@@ -212,7 +208,7 @@ def _configure(connection: Connection, path: Path) -> None:
     connection.execute(f"PRAGMA page_size={PAGE_BYTES:d}")
     if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
         raise StoreUnusable(
-            f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db"
+            f"{path}: this file system does not support shared memory for SQLite's WAL; choose another with --db"
         )
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA wal_autocheckpoint=500")
@@ -229,7 +225,7 @@ def migrate(connection: Connection, path: Path) -> None:
         StoreUnusable: a host of the earlier version drives a session, or the backup cannot be written.
     """
     with writing(connection, "migration"):
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = schema_version(connection)
         if version >= SCHEMA_VERSION:
             return  # another process, perhaps a newer one, was first
         if version > 0:
@@ -253,9 +249,9 @@ def _refuse_while_hosted(path: Path, version: int) -> None:
 
     for session_id, pid in holders(path):
         raise StoreUnusable(
-            f"{path} has schema {version} and session {session_id} runs on it (pid {pid}, an older"
-            " Watchkeeper);"
-            f" pause that session, then try again: this version changes the file to schema {SCHEMA_VERSION}"
+            f"{path} has schema {version}, and an older Watchkeeper is running session {session_id} on it (pid"
+            f" {pid})."
+            f" This version changes the file to schema {SCHEMA_VERSION}: pause that session, then try again"
         )
 
 
@@ -271,29 +267,29 @@ def _prepare_file(path: Path) -> None:
     kind = file_system_of(path.parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(
-            f"{path} is on a network file system ({kind}), where SQLite's WAL cannot share memory; choose a"
-            " local one with --db"
+            f"{path} is on a network file system ({kind}), where SQLite's WAL cannot share memory; choose a file "
+            "on a local disk with --db"
         )
     if not is_there(path):
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        raise StoreUnusable(f"{path} cannot be written; check its permissions or choose another with --db")
+        raise StoreUnusable(f"cannot write {path}; check its permissions or choose another with --db")
 
 
 def _versions(connection: Connection, path: Path, timeout_seconds: float | None = None) -> tuple[int, int]:
     version, application, has_tables = retry_while_busy(lambda: _look(connection), timeout_seconds)
     if version > SCHEMA_VERSION and application == APPLICATION_ID:
         raise StoreUnusable(
-            f"{path} was written by a newer Watchkeeper (schema {version}, this program knows"
-            f" {SCHEMA_VERSION}); upgrade it"
+            f"{path} was written by a newer Watchkeeper (schema {version}, this version supports"
+            f" {SCHEMA_VERSION}); upgrade Watchkeeper"
         )
     if 0 < version < OLDEST_SCHEMA and application == APPLICATION_ID:
         raise StoreUnusable(
-            f"{path} has schema {version}, and this program reads {OLDEST_SCHEMA} and later; choose another file with"
+            f"{path} has schema {version}; this version reads {OLDEST_SCHEMA} and later; choose another file with"
             " --db, or export its sessions with the Watchkeeper that wrote it"
         )
     if application not in (0, APPLICATION_ID) or (application == 0 and has_tables):
-        raise StoreUnusable(f"{path} is a database of another program; choose another file with --db")
+        raise StoreUnusable(f"{path} is another program's database; choose another file with --db")
     return version, application
 
 
@@ -302,7 +298,7 @@ def _look(connection: Connection) -> tuple[int, int, bool]:
     migrating."""
     connection.execute("BEGIN")
     try:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = schema_version(connection)
         application = int(connection.execute("PRAGMA application_id").fetchone()[0])
         tables = connection.execute(
             "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '\\_sqlite\\_%' ESCAPE '\\'"
@@ -311,6 +307,18 @@ def _look(connection: Connection) -> tuple[int, int, bool]:
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def contents(connection: Connection) -> tuple[int, int]:
+    """How many sessions a database has, and how many messages."""
+    asked = ("SELECT count(*) FROM sessions", "SELECT count(*) FROM messages")
+    sessions, messages = (int(connection.execute(sql).fetchone()[0]) for sql in asked)
+    return sessions, messages
+
+
+def schema_version(connection: Connection) -> int:
+    """The version of the schema of a file."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def file_system_of(folder: Path, mounts: str = "/proc/mounts") -> str | None:
@@ -512,11 +520,11 @@ def refuse_second_name(path: Place) -> None:
             continue
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
             raise StoreUnusable(
-                f"{name} has {found.st_nlink} names (hard links to inode {found.st_ino}), which corrupts a"
-                " database that is opened"
-                f" by both; find them with `find {shlex.quote(_mount_point(name))} -xdev -samefile"
+                f"{name} has {found.st_nlink} hard links (inode {found.st_ino}). Opening a database through"
+                " several links"
+                f" corrupts it. Find them with `find {shlex.quote(_mount_point(name))} -xdev -samefile"
                 f" {shlex.quote(name)}`,"
-                " remove all but this one, then try again"
+                " delete all but this one, then try again"
             )
 
 
@@ -604,26 +612,24 @@ def copy_database(
         _sync_part(target.parent)
         return sessions
     except FileExistsError:
-        raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
+        raise BadInput(f"{target} already exists; choose another name, or use --overwrite") from None
     except sqlite3.DatabaseError as error:
         full = target if driver.shortage(target, error) is not None else path
         raise StoreUnusable(driver.explain(full, error)) from error
     except OSError as error:
-        raise StoreUnusable(
-            f"{target} cannot be written ({reason_of(error)}); choose another place"
-        ) from error
+        raise StoreUnusable(f"cannot write {target} ({reason_of(error)}); choose another location") from error
 
 
 def check_target(path: Path, target: Path, overwrite: bool) -> None:
     if target.is_dir() or not target.name:
-        raise BadInput(f"{target} is a folder; name a file in it")
+        raise BadInput(f"{target} is a folder; give a file name")
     if not target.parent.is_dir():
-        raise BadInput(f"there is no folder {target.parent}; make it first")
+        raise BadInput(f"no folder {target.parent}; create it first")
     live = path.resolve()
     if target.resolve() in (live, live.with_name(live.name + "-wal"), live.with_name(live.name + "-shm")):
-        raise BadInput(f"{target} is the database itself; a backup needs a name of its own")
+        raise BadInput(f"{target} is the database itself; give the backup another name")
     if target.exists() and not overwrite:
-        raise BadInput(f"{target} exists already; choose another name, or --overwrite it")
+        raise BadInput(f"{target} already exists; choose another name, or use --overwrite")
 
 
 def _copy_pages(source: Connection, part: Path, progress: Callable[[int, int], None] | None) -> None:
@@ -661,7 +667,7 @@ def _check_part(part: Path) -> int:
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
             raise StoreUnusable(
-                f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`"
+                f"nothing was backed up because the database is damaged ({found}); run `wk doctor`"
             )
         return int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
     finally:

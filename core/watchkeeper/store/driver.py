@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from watchkeeper.records.errors import (
@@ -83,7 +83,7 @@ def row_lines(columns: str, rows: str) -> str:
 
 
 FACTS_FOUND = "JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH"
-"""Joins the facts `f` that the parameter which follows finds; `store.search.index.facts_holding` makes it."""
+"""Joins the facts `f` that the parameter which follows finds; `store.search.index.MessageIndex.facts_holding` makes it."""
 FACTS_RANK = "bm25(facts_fts)"
 """Orders them, the best first; on PostgreSQL the newest first."""
 
@@ -180,6 +180,20 @@ class Reads(Protocol):
 
     def all(self, sql: str, parameters: Sequence[Any] = ...) -> Any:
         """Every row."""
+
+
+T = TypeVar("T")
+
+
+def first(reads: Reads, kind: Callable[[Any], T], sql: str, parameters: Sequence[Any] = ()) -> T | None:
+    """The first value of the first row, as `kind` makes it; None where there is no row, or no value."""
+    row = reads.one(sql, parameters)
+    return kind(row[0]) if row is not None and row[0] is not None else None
+
+
+def column(reads: Reads, kind: Callable[[Any], T], sql: str, parameters: Sequence[Any] = ()) -> list[T]:
+    """The first value of every row, as `kind` makes it."""
+    return [kind(row[0]) for row in reads.all(sql, parameters)]
 
 
 class ConnectionReads(Reads, Protocol):
@@ -498,16 +512,31 @@ def unusable_file(path: Path, error: OSError) -> StoreUnusable:
     return StoreUnusable(f"{path}: {reason_of(error)}; choose another file with --db")
 
 
+_OF_THE_SERVER = {
+    "Connection refused": "no server is listening there; start PostgreSQL, or fix the address",
+    "No such file or directory": "no server is running on this machine; start PostgreSQL, or give its host",
+    'for connection option "port"': "the port must be a number; use the form postgresql://HOST:5432/NAME",
+    "password authentication failed": "the server rejected the user name or password; correct them",
+    "no password supplied": "the server requires a password; set it in ~/.pgpass or PGPASSWORD",
+    "could not translate host name": "no such host; fix the address",
+    "failed to resolve host": "no such host; fix the address",
+}
+"""What libpq and psycopg say of a connection that fails, and what a person reads instead."""
+
+
 def explain(path: Place, error: Exception) -> str:
     """One line for a user about an SQLite error on `path`."""
     text = str(error)
     if not isinstance(path, Path):
-        advice = "; check that the server runs and that the address is right" if "connect" in text else ""
-        return f"{path}: {text}{advice}"
+        known = next((words for part, words in _OF_THE_SERVER.items() if part in text), None)
+        if known is not None and "connect" in text:
+            return f"{path}: {known}"
+        advice = "; check that the server is running and the address is correct" if "connect" in text else ""
+        return f"{path}: {' '.join(text.split())}{advice}"
     if is_busy(error):
-        return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
+        return f"{path} is locked by another program; try again, or find the program with `wk doctor`"
     if "not a database" in text or "malformed" in text or "corrupt" in text:
-        return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
+        return f"{path} is damaged, or not a SQLite database ({text}); restore a backup, or choose another file with --db"
     if short_of := shortage(path, error):
         return str(_exhausted(path, short_of))
     if number := system_errno_of(error):

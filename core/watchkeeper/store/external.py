@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from watchkeeper.records.errors import NotFound, reason_of
 from watchkeeper.store.driver import Connection, decode, encode, row_lines
 from watchkeeper.store.place import Place, folder_beside
-from watchkeeper.store.snapshot import IncrementalQuery, Raw
+from watchkeeper.store.projection import Raw
+from watchkeeper.store.snapshot import IncrementalQuery
 
 if TYPE_CHECKING:
     from watchkeeper.store.writer import Group
@@ -27,9 +28,7 @@ SILENT_SECONDS = 300.0
 """A session that is busy, and of which neither a hook nor the log reported anything for so long, is silent."""
 KEPT_SECONDS = 7 * 86_400.0
 """How long rows of ended sessions stay."""
-NO_HOOK = (
-    "no hook waits for an answer: `wk hooks install claude --answer`, and answer in the terminal this time"
-)
+NO_HOOK = "no hook is waiting for an answer: run `wk hooks install claude --answer`, and answer in the terminal this time"
 ENDED_SECONDS = 3_600.0
 """How long a session that ended is still listed."""
 PROBE_SECONDS = 1.0
@@ -288,7 +287,7 @@ def answer_question(
         payload = json.loads(asked.read_bytes())
     except (OSError, ValueError):
         raise ValueError(
-            "the question is gone: it was answered in its terminal, or its process ended"
+            "the question is no longer open: it was answered in its terminal, or its process ended"
         ) from None
     original = payload.get("tool_input") if isinstance(payload, dict) else None
     original = original if isinstance(original, dict) else {}
@@ -308,9 +307,9 @@ def answer_question(
             json.dump(output, file)
         os.link(name, folder / "answers" / f"{question.id}.json")  # never over an answer that is there
     except FileExistsError:
-        raise ValueError("an answer was sent already") from None
+        raise ValueError("an answer was already sent") from None
     except OSError as fault:
-        raise ValueError(f"the answer cannot be written: {reason_of(fault)}") from None
+        raise ValueError(f"cannot write the answer: {reason_of(fault)}") from None
     finally:
         Path(name).unlink(missing_ok=True)
     kept = {
@@ -371,9 +370,9 @@ def set_compact_instructions(database: Path, program_session: str, text: str) ->
     if not program_session or not all(
         one.isascii() and (one.isalnum() or one in "-_") for one in program_session
     ):
-        raise ValueError("that is not the id of a session")
+        raise ValueError("not a session id")
     if not folder.is_dir():
-        raise NotFound("the hooks are not installed: wk hooks install claude")
+        raise NotFound("the hooks are not installed; run `wk hooks install claude`")
     if not text.strip():
         (folder / program_session).unlink(missing_ok=True)
         return

@@ -28,8 +28,7 @@ from watchkeeper.store.driver import (
     plain,
     row_list,
 )
-from watchkeeper.store.postgres import is_postgres
-from watchkeeper.store.search.index import facts_holding, ranked_facts
+from watchkeeper.store.engine import index_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -40,9 +39,6 @@ KINDS = ("fact", "decision", "artifact", "outcome", "instruction")
 
 CANDIDATES = 200
 """How many facts that speak of a new one's subject are looked at for one that it updates: the newest."""
-
-RANKED_FACTS = 2_000
-"""On PostgreSQL so many of the newest facts that hold a word are ranked."""
 
 DIGEST_CHARACTERS = 12
 _REPLACES = row_list("'fact://' || substr(o.digest, 1, 12)", "facts o WHERE o.superseded_by = f.id")
@@ -192,7 +188,7 @@ def checked_rule(text: str) -> str:
     if not rule:
         raise ValueError("the rule is empty")
     if len(rule) > LONGEST_RULE:
-        raise ValueError(f"a rule may have {LONGEST_RULE:,} characters, and this one has {len(rule):,}")
+        raise ValueError(f"the rule has {len(rule):,} characters; the limit is {LONGEST_RULE:,}")
     return rule
 
 
@@ -228,7 +224,7 @@ def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> l
     if shared:
         same += tx.all(
             f"{columns} {FACTS_FOUND} ?1 AND {seen} ORDER BY f.id DESC LIMIT ?5",
-            (facts_holding(tx, shared, every=True), *bound, CANDIDATES),
+            (index_of(tx).facts_holding(shared, every=True), *bound, CANDIDATES),
         )
     for row in same:
         found.setdefault(row[0], row)
@@ -241,9 +237,9 @@ def _replaceable(tx: Transaction, workspace: str, fact_id: int) -> tuple[str, st
         "SELECT session_id, scope, workspace, superseded_by, text FROM facts WHERE id = ?", (fact_id,)
     )
     if row is None or (row[0] != tx.session_id and (row[1], row[2]) != ("workspace", workspace)):
-        raise ValueError(f"`replaces`: there is no fact {fact_id}; recall gives the ids")
+        raise ValueError(f"`replaces`: no fact {fact_id}; recall shows the ids")
     if row[3] is not None:
-        raise ValueError(f"`replaces`: fact {fact_id} was replaced already, by fact {row[3]}")
+        raise ValueError(f"`replaces`: fact {fact_id} was already replaced by fact {row[3]}")
     return row[1], row[4]
 
 
@@ -271,6 +267,27 @@ def current_facts(
     return sorted(found, key=lambda fact: fact.id)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedFact:
+    """One thing that every agent of a session could recall."""
+
+    kind: str
+    text: str
+    sources: tuple[str, ...]
+    confidence: float = 1.0
+    pinned: bool = False
+
+
+def shared_facts(reads: Reads, session_id: str, most: int) -> list[SharedFact]:
+    """The newest facts of a session that every agent of it could recall, and that nothing replaced; the newest first."""
+    rows = reads.all(
+        "SELECT kind, text, sources, confidence, pinned FROM facts WHERE session_id = ? AND superseded_by IS NULL"
+        " AND scope <> 'agent' ORDER BY id DESC LIMIT ?",
+        (session_id, most),
+    )
+    return [SharedFact(row[0], row[1], tuple(decode(row[2])), float(row[3]), bool(row[4])) for row in rows]
+
+
 def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
     """Show a fact of the session in every prompt from now on, or stop showing it; returns its text.
 
@@ -281,9 +298,9 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
         "SELECT text, superseded_by FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id)
     )
     if row is None:
-        raise ValueError(f"there is no fact {fact_id} in this session")
+        raise ValueError(f"no fact {fact_id} in this session")
     if pinned and row[1] is not None:
-        raise ValueError(f"fact {fact_id} was replaced by fact {row[1]}; pin that one")
+        raise ValueError(f"fact {fact_id} was replaced by fact {row[1]}; pin that fact")
     # A fact of scope `agent` is in no other prompt: pinning shows it to the session.
     scope = ", scope = CASE scope WHEN 'agent' THEN 'session' ELSE scope END" if pinned else ""
     _keep_replaced(tx, fact_id)
@@ -335,11 +352,7 @@ def find_facts(
     found: dict[int, Any] = {}
     pieces = [piece for word in words for piece in re.findall(r"\w+", plain(word))]
     if pieces:
-        on_postgres = is_postgres(reads)
-        most = max(limit, RANKED_FACTS) if on_postgres else limit
-        rows = reads.all(_BY_WORDS, (*bound[:-1], most, facts_holding(reads, pieces, every=False)))
-        if on_postgres:
-            rows = ranked_facts(pieces, rows)[:limit]
+        rows = index_of(reads).best_facts(_BY_WORDS, bound[:-1], limit, pieces)
         found.update((row[0], row) for row in rows)
     if literals:
         holds = " OR ".join(

@@ -7,7 +7,7 @@ notes of the program about memory are rewritten.
 
 Rows are copied in batches, each read and rewritten before a transaction writes it, so that hosts of other sessions do
 not wait. Until the copy is whole it is hidden like a deleted session. What a crash leaves of it is named by `wk doctor`
-and removed by the next fork or `wk prune` (`store.prune.remove_unfinished`).
+and removed by the next fork or `wk delete --prune` (`store.prune.remove_unfinished`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import BEING_PURGED, in_short_transactions, opened, title_of, without_host
 from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.place import Place
-from watchkeeper.store.postgres import PostgresConnection, pipelined
+from watchkeeper.store.postgres import pipelined
 from watchkeeper.store.prune import ROWS_AT_ONCE, remove_unfinished, unfinished_settings
 from watchkeeper.store.schema import BY_NAME, NUMBERS, NUMBERS_IN_EVENTS, REFERENCES, TABLES, Table
 
@@ -112,9 +112,7 @@ def fork_session(
         if at_seq is not None:
             moment = History(connection, session_id).at_event(at_seq)
             if not moment.has_agents():
-                raise BadInput(
-                    f"at event #{at_seq} session {session_id} had no agent yet, so there is nothing to fork"
-                )
+                raise BadInput(f"nothing to fork: at event #{at_seq}, session {session_id} had no agent yet")
             cut = RowsAt(connection, moment) if moment.seq < row[2] else None
         copy = _Copy(connection, session_id, cut, int(cut.moment.seq if cut else row[1]), title, new_id, now)
         try:
@@ -231,7 +229,7 @@ class _Copy:
     def _reveal(self, status: str) -> None:
         """The last change: the fork's own event, and the session can be seen."""
         if self._source_epoch() != self._epoch:  # the lease lapsed while the server was away
-            raise DrivenElsewhere(f"session {self._source} was continued while it was forked; fork it again")
+            raise DrivenElsewhere(f"session {self._source} continued during the fork; fork it again")
         session_id, at = self._names[self._source], self._now()
         last = self._connection.execute(
             "SELECT coalesce(max(seq), 0) FROM events WHERE session_id = ?", (session_id,)
@@ -424,13 +422,9 @@ class _Copy:
             columns = list(row)
             sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
             known = self._inserts[table] = (sql, columns)
-        sql, values = known[0], list(row.values())
-        if table not in BY_NAME or not BY_NAME[table].numbered:
-            self._connection.execute(sql, values)
-            return 0
-        if isinstance(self._connection, PostgresConnection):
-            return self._connection.insert(sql, values)
-        return int(self._connection.execute(f"{sql} RETURNING id", values).fetchone()[0])
+        made = self._connection.execute(known[0], list(row.values()))
+        is_numbered = table in BY_NAME and BY_NAME[table].numbered
+        return (made.lastrowid or 0) if is_numbered else 0
 
 
 # --- The steps of a session from which it can be forked: turns of agents, and changes of the plan ---------

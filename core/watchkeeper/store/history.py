@@ -20,8 +20,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store.driver import Connection, decode, decode_or, encode
-from watchkeeper.store.schema import BY_NAME
-from watchkeeper.store.snapshot import composition_of
+from watchkeeper.store.projection import composition_of
+from watchkeeper.store.schema import BY_NAME, Table
 
 Row = dict[str, Any]
 Cancelled = Callable[[], bool]
@@ -42,8 +42,8 @@ FAILURES = frozenset({
     "task.failed", "agent.failed", "session.failed", "model.error", "tool.error", "tool.unknown", "budget.reached",
 })  # fmt: skip
 """Kinds of events that tell of a failure."""
-_UNFINISHED = frozenset({"started", "prepared", "running"})
-"""States of a compaction that has not ended."""
+_OPEN = frozenset({None, "asked", "started", "prepared", "running", "waiting", "set"})
+"""What events report of an approval, a compaction or a budget that has not ended."""
 
 
 # --- What one event changes -------------------------------------------------------------------------------
@@ -455,12 +455,11 @@ class History:
         self.compactions: Timelines[int, str] = Timelines()
         """The last reported state of each: `started`, `prepared`, `applied`, …"""
         self.approvals: Timelines[str, str] = Timelines()
+        self.commands: Timelines[int, str] = Timelines()
         self.revisions: Timelines[str, int] = Timelines()
         """The revisions of each plan."""
-        self.budgets: Timelines[tuple[str | None, str], bool] = Timelines()
-        """By task and kind, whether it was reached."""
-        self.commands: dict[int, int] = {}
-        """From which position each command counts."""
+        self.budgets: Timelines[tuple[str | None, str], str] = Timelines()
+        """By task and kind: `set` or `reached`."""
         self.session: Timeline[tuple[str, str | None, float | None]] = Timeline()
         """Status, reason, and since when."""
         self.replies: list[int] = []
@@ -611,9 +610,9 @@ class History:
         elif subject == "approval" and isinstance(data.get("approval"), str):
             self.approvals[data["approval"]].add(position, "waiting" if verb == "asked" else verb)
         elif subject == "command" and isinstance(data.get("command"), int):
-            self.commands.setdefault(data["command"], position)
+            self.commands[data["command"]].add(position, verb)
         elif subject == "budget" and verb in ("reached", "set") and not data.get("project"):
-            self.budgets[event.task_id, str(data.get("budget"))].add(position, verb == "reached")
+            self.budgets[event.task_id, str(data.get("budget"))].add(position, verb)
         elif subject == "session" and verb in ("running", "paused", *ENDED):
             status = (verb, _text(data.get("reason")))
             if self.session.last is None or self.session.last[:2] != status:
@@ -626,6 +625,11 @@ class History:
         return {agent_id: last.turn} if agent_id is not None and last is not None else {}
 
     # Asking.
+
+    @property
+    def reported(self) -> Mapping[str, Timelines[Any, str]]:
+        """What events reported of the rows of these tables, by their ids."""
+        return {"compactions": self.compactions, "approvals": self.approvals, "commands": self.commands}
 
     def at(self, position: int) -> Moment:
         """The session at a position, 1 … `len(times)`: after the transaction that it belongs to."""
@@ -674,7 +678,7 @@ def _ends(commits: list[int | None], times: array[float]) -> array[int]:
 def _each(rows: Iterable[Any], cancelled: Cancelled) -> Iterator[Any]:
     for number, row in enumerate(rows):
         if number % _ROWS_BETWEEN_LOOKS == 0 and cancelled():
-            raise InterruptedError("the replay was left")
+            raise InterruptedError("the replay was closed")
         yield row
 
 
@@ -953,13 +957,6 @@ class Moment:
 
 # --- The rows of a session at a moment --------------------------------------------------------------------
 
-_UNDER_WAY: Row = {
-    "reason": None, "messages_removed": 0, "tokens_after": None, "view_before": None, "view_after": None,
-    "model_call_id": None, "cost_usd": None, "cache_tokens_invalidated": 0, "prepared": None, "seconds": None,
-    "stall_seconds": 0.0, "tokens_spent": 0, "ended_at": None,
-}  # fmt: skip
-"""What a compaction has before its end."""
-
 
 class RowsAt:
     """The rows of a session as of a moment, for a fork.
@@ -1011,20 +1008,57 @@ class RowsAt:
             one["tool_use_id"]: one for one in blocks if one.get("type") == "tool_result"
         }
 
-    def keep(self, table: str, row: Row) -> Row | None:
-        """The row as it was, or None where it was not there yet."""
-        rule = getattr(self, f"_keep_{table}", None)
+    def keep(self, name: str, row: Row) -> Row | None:
+        """The row as it was, or None where it was not there yet: as the catalogue says, or by a rule here."""
+        table = BY_NAME[name]
+        if not self._was_there(table, row):
+            return None
+        rule = getattr(self, f"_keep_{name}", None)
         if rule is not None:
             kept: Row | None = rule(row)
             return kept
-        assert BY_NAME[table].append_only, table
-        return row if self._was_there(row) else None
+        if "id" in row:
+            row = row | self.moment.replaced(name, row["id"])
+        if table.later and not self._has_ended(table, row):
+            row = row | {column: value for column, value in table.later.items() if column in row}
+        return row
 
-    def _was_there(self, row: Row) -> bool:
-        """Whether a row that never goes again was there, and its agent too. `state_changes` have no time."""
-        at = row["created_at"] if "created_at" in row else row.get("last_updated")
-        of_agent = "agent_id" not in row or row["agent_id"] is None or row["agent_id"] in self.agents
-        return of_agent and self.moment.has(row["commit_seq"], at)
+    def _was_there(self, table: Table, row: Row) -> bool:
+        """Whether a row that never goes again was there, and its agent too."""
+        agent_id = row.get("agent_id")
+        agent = self.agents.get(agent_id) if agent_id is not None else None
+        if agent_id is not None and agent is None:
+            return False
+        match table.since:
+            case "commit":
+                return self.moment.has(row["commit_seq"], _time_of(row))
+            case "event":
+                return bool(row["seq"] <= self.moment.seq)
+            case "message":
+                return bool(row["seq"] <= self.last_seq[row["agent_id"]])
+            case "turn":
+                return agent is not None and row["turn"] <= agent.turn
+            case "revision":
+                revision = self.moment.history.revisions.value(row["plan_id"], self.moment.end)
+                return bool(row["revision"] <= (revision or 0))
+            case "reported":
+                return self._reported(table, row) is not None
+            case _:
+                return True
+
+    def _has_ended(self, table: Table, row: Row) -> bool:
+        """Whether what gives the row's later columns had happened."""
+        if table.carried_by:
+            return bool((row[table.carried_by] or 0) <= self.last_seq.get(row["agent_id"], 0))
+        last = self._reported(table, row)
+        return last not in _OPEN or ("status" in row and row["status"] == last)
+
+    def _reported(self, table: Table, row: Row) -> str | None:
+        """What events had reported of the row last."""
+        history = self.moment.history
+        if table.name == "budgets":
+            return history.budgets.value((row["task_id"], row["kind"]), self.moment.end)
+        return history.reported[table.name].value(row["id"], self.moment.end)
 
     def dependencies(self) -> list[Row]:
         """The rows of `task_dependencies`, as the plans had them."""
@@ -1045,9 +1079,6 @@ class RowsAt:
             "planner_agent_id": row["planner_agent_id"] if row["planner_agent_id"] in self.agents else None,
         }  # fmt: skip
 
-    def _keep_events(self, row: Row) -> Row | None:
-        return row if row["seq"] <= self.moment.seq else None
-
     def _keep_plans(self, row: Row) -> Row | None:
         revision = self.moment.history.revisions.value(row["id"], self.moment.end)
         if revision is None:
@@ -1063,10 +1094,6 @@ class RowsAt:
             "step_cursor": len(tasks) - len(queue),
             "updated_at": self.moment.history.planned.at(self.moment.end),
         }  # fmt: skip
-
-    def _keep_plan_revisions(self, row: Row) -> Row | None:
-        revision = self.moment.history.revisions.value(row["plan_id"], self.moment.end)
-        return row if row["revision"] <= (revision or 0) else None
 
     def _keep_tasks(self, row: Row) -> Row | None:
         columns = self._tasks.get(row["id"])
@@ -1087,22 +1114,8 @@ class RowsAt:
             columns["composition"] = encode(columns["composition"])
         return row | columns
 
-    def _keep_messages(self, row: Row) -> Row | None:
-        return row if row["seq"] <= self.last_seq.get(row["agent_id"], 0) else None
-
-    def _keep_steps(self, row: Row) -> Row | None:
-        agent = self.agents.get(row["agent_id"])
-        if agent is None or row["turn"] > agent.turn:
-            return None
-        if row["turn"] == agent.turn and (row["results_seq"] or 0) > self.last_seq[row["agent_id"]]:
-            return row | {"results_seq": None, "ended_at": None}
-        return row
-
-    def _keep_tool_calls(self, row: Row) -> Row | None:
-        agent = self.agents.get(row["agent_id"])
-        if agent is None or row["turn"] > agent.turn:
-            return None
-        if row["turn"] < agent.turn or row["agent_id"] not in self._results:
+    def _keep_tool_calls(self, row: Row) -> Row:
+        if row["turn"] < self.agents[row["agent_id"]].turn or row["agent_id"] not in self._results:
             return row
         if row["edited_input"] is not None and not self._was_edited(row["id"]):
             row = row | {"edited_input": None}
@@ -1126,40 +1139,12 @@ class RowsAt:
         approvals = self.moment.history.approvals
         return any(approvals.value(row[0], self.moment.end) == "approved" for row in edits.fetchall())
 
-    def _keep_model_calls(self, row: Row) -> Row | None:
-        return row if self.moment.has(row["commit_seq"], row["started_at"] + row["latency_seconds"]) else None
 
-    def _keep_compactions(self, row: Row) -> Row | None:
-        known = self.moment.history.compactions.value(row["id"], self.moment.end)
-        if known is None or known not in _UNFINISHED:
-            return row if known is not None else None
-        if row["status"] == known == "prepared":
-            return row
-        return row | {"status": "running"} | {name: _UNDER_WAY[name] for name in _UNDER_WAY if name in row}
-
-    def _keep_facts(self, row: Row) -> Row | None:
-        return row | self.moment.replaced("facts", row["id"]) if self._was_there(row) else None
-
-    def _keep_inbox(self, row: Row) -> Row | None:
-        if not self._was_there(row):
-            return None
-        delivered = (row["delivered_seq"] or 0) <= self.last_seq.get(row["agent_id"], 0)
-        return row | {"delivered_seq": row["delivered_seq"] if delivered else None}
-
-    def _keep_commands(self, row: Row) -> Row | None:
-        return row if self.moment.history.commands.get(row["id"], ALWAYS) <= self.moment.end else None
-
-    def _keep_approvals(self, row: Row) -> Row | None:
-        known = self.moment.history.approvals.value(row["id"], self.moment.end)
-        if known == "waiting":
-            answer = ("decided_by", "reason", "decided_at", "scope", "edited_input")
-            return row | dict.fromkeys(answer) | {"status": "waiting"}
-        return row if known is not None else None
-
-    def _keep_budgets(self, row: Row) -> Row | None:
-        if self.moment.history.budgets.value((row["task_id"], row["kind"]), self.moment.end):
-            return row
-        return row | {"reached_at": None, "required": None}
+def _time_of(row: Row) -> float | None:
+    """When the row was inserted, for one that does not say its commit. `state_changes` have no time."""
+    if "latency_seconds" in row:
+        return float(row["started_at"] + row["latency_seconds"])
+    return row["created_at"] if "created_at" in row else row.get("last_updated")
 
 
 def seq_of_turn(connection: Connection, agent_id: str, turn: int) -> int:
@@ -1191,5 +1176,5 @@ def seq_of_turn(connection: Connection, agent_id: str, turn: int) -> int:
     if found:
         return found
     if not replied and agent[0]:
-        raise BadInput(f"the events of session {agent[1]} tell no turns, so it cannot be forked at one")
-    raise NotFound(f"agent {agent_id} has no turn {turn}; it has {agent[0]}")
+        raise BadInput(f"cannot fork session {agent[1]} at a turn: its events do not record turns")
+    raise NotFound(f"agent {agent_id} has no turn {turn}; its last turn is {agent[0]}")

@@ -16,53 +16,49 @@ from typing import Any
 from zlib import crc32
 
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.readers import EXPORT_MARK, OWN_ORIGINS, UNIT_ROLES, UNITS_SQL, program_label
+from watchkeeper.records.waiting import NO_RESULT as NO_RESULT
+from watchkeeper.records.waiting import NO_RESULTS as NO_RESULTS
 from watchkeeper.store.driver import IN_LIST, Connection, decode, encode, list_of
 
-PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "opencode": "OpenCode"}
-"""`sessions.origin` of sessions that another program ran → what people call it."""
-
-
-NO_RESULT = "the log holds no result of it"
-"""Why an imported agent is cancelled of which neither its call's result nor a last reply is known."""
-NOT_FINISHED = "not finished: the session ended while it ran"
+NOT_FINISHED = "not finished: the session ended first"
 """Why an imported task is paused: it was running when its session ended."""
 
 
-_ORIGINS = ", ".join(f"'{origin}'" for origin in PROGRAMS)
+_OWN = ", ".join(f"'{origin}'" for origin in OWN_ORIGINS)
 MISSING_LOGS = (
-    f"(CASE WHEN replace(sessions.origin, 'export:', '') IN ({_ORIGINS}) THEN (SELECT count(*) FROM agents a"
-    " WHERE a.session_id = sessions.id AND a.last_seq = 0 AND (a.parent_agent_id IS NOT NULL OR EXISTS"
-    " (SELECT 1 FROM agents b WHERE b.session_id = sessions.id AND b.last_seq > 0))) ELSE 0 END)"
+    f"(CASE WHEN replace(s.origin, '{EXPORT_MARK}', '') NOT IN ({_OWN}) THEN (SELECT count(*) FROM agents a"
+    f" WHERE a.session_id = s.id AND a.last_seq = 0 AND a.role NOT IN ({UNITS_SQL}) AND (a.parent_agent_id IS NOT NULL OR EXISTS"
+    " (SELECT 1 FROM agents b WHERE b.session_id = s.id AND b.last_seq > 0))) ELSE 0 END)"
 )
-"""SQL of a row of `sessions`: how many of its agents have no log here, where another program ran it. Its
+"""SQL of a session `s`: how many of its agents have no log here, where another program ran it. Its
 totals are lower bounds where there are any."""
 
 
-UNLOGGED = "the log does not report what it used"
+UNLOGGED = "the log does not report its usage"
 """Why tokens and cost are lower bounds after such a compaction of an imported session: its `reason`."""
 UNLOGGED_CALLS = (
-    f"(SELECT count(*) FROM compactions c WHERE c.session_id = sessions.id AND c.reason = '{UNLOGGED}')"
+    "(SELECT count(*) FROM compactions c WHERE c.session_id = s.id"
+    f" AND c.reason IN ('{UNLOGGED}', 'the log does not report what it used'))"
 )
-"""SQL of a row of `sessions`: how many model calls the logs show to have happened, and do not count."""
-
-
-PARTIAL = (
-    f"CASE WHEN replace(s.origin, 'export:', '') IN ({_ORIGINS}) AND ({MISSING_LOGS} > 0 OR {UNLOGGED_CALLS} > 0)"
-    " THEN 1 ELSE 0 END"
-).replace("sessions.", "s.")
-"""SQL of a row `s` of `sessions`: 1 if tokens and cost are lower bounds (see `totals_gaps`)."""
+"""SQL of a session `s`: how many model calls the logs show to have happened, and do not count. Earlier versions wrote the
+second reason."""
 
 
 def partial_sessions(connection: Connection) -> set[str]:
     """The sessions whose tokens and cost are lower bounds."""
-    return {row[0] for row in connection.execute(f"SELECT s.id FROM sessions s WHERE {PARTIAL} = 1")}
+    rows = connection.execute(
+        f"SELECT s.id FROM sessions s WHERE replace(s.origin, '{EXPORT_MARK}', '') NOT IN ({_OWN})"
+        f" AND ({MISSING_LOGS} > 0 OR {UNLOGGED_CALLS} > 0)"
+    )
+    return {row[0] for row in rows}
 
 
 def totals_gaps(connection: Connection, session_id: str) -> tuple[int, int]:
     """How many agents of an imported session have no log here, and how many of its calls are in no log. Tokens and
     cost are lower bounds if there are any."""
     row = connection.execute(
-        f"SELECT {MISSING_LOGS}, {UNLOGGED_CALLS} FROM sessions WHERE id = ?", (session_id,)
+        f"SELECT {MISSING_LOGS}, {UNLOGGED_CALLS} FROM sessions s WHERE s.id = ?", (session_id,)
     ).fetchone()
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
@@ -71,17 +67,19 @@ def partial_reason(missing_logs: int, unlogged_calls: int) -> str:
     """A note for readers of totals to which so much is missing; empty for nothing."""
     found = []
     if missing_logs:
-        found.append(f"{missing_logs} agent{'' if missing_logs == 1 else 's'} without a log here")
+        found.append(f"{missing_logs} agent{'' if missing_logs == 1 else 's'} without a local log")
     if unlogged_calls:
         found.append(
-            f"{unlogged_calls} model call{'' if unlogged_calls == 1 else 's'} that the log does not count"
+            f"{unlogged_calls} model call{'' if unlogged_calls == 1 else 's'} not counted in the log"
         )
     return f"partial: {', '.join(found)}; tokens and cost are lower bounds" if found else ""
 
 
 def imported_from(origin: str) -> str | None:
     """The program that ran a session of this origin, as people call it; None for sessions of our own."""
-    return "an exported file" if origin.startswith("export:") else PROGRAMS.get(origin)
+    if origin in OWN_ORIGINS:
+        return None
+    return "an exported file" if origin.startswith(EXPORT_MARK) else program_label(origin)
 
 
 def refuse_imported(connection: Connection, session_id: str) -> None:
@@ -95,7 +93,7 @@ def refuse_imported(connection: Connection, session_id: str) -> None:
     if program is not None:
         raise BadInput(
             f"session {session_id} was imported from {program}, and imported sessions are read-only;"
-            f" look at it with `wk watch {session_id}` or `wk show {session_id}`"
+            f" view it with `wk watch {session_id}` or `wk show {session_id}`"
         )
 
 
@@ -213,23 +211,6 @@ def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
             return {row[0]: row[1:] for row in near if row[0] in wanted}
     found = cursor.execute(f"{_RECORDS} WHERE r.digest {IN_LIST}", (list_of(digests),))
     return {row[0]: row[1:] for row in found}
-
-
-def records_between(
-    cursor: Any, first: int, last: int, agent_ids: Sequence[str]
-) -> list[tuple[int, str, int, int | None]]:
-    """Digest and place of each record of these agents whose digest is in a range."""
-    return list(
-        cursor.execute(
-            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? AND r.agent_id {IN_LIST}",
-            (first, last, list_of(agent_ids)),
-        )
-    )
-
-
-def agents_of(cursor: Any, session_id: str) -> list[str]:
-    """The agents of a session."""
-    return [row[0] for row in cursor.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))]
 
 
 def tool_use_ids(cursor: Any, agent_id: str) -> set[str]:
@@ -672,6 +653,7 @@ def end(connection: Connection, session_ids: Sequence[str]) -> None:
             " 'running'",
             (NOT_FINISHED, session_id),
         )
+        roll_up(connection, [session_id], live=False)
         connection.execute(
             "UPDATE tool_calls SET status = 'unknown' WHERE status = 'running' AND agent_id IN"
             " (SELECT id FROM agents WHERE session_id = ?)",
@@ -679,11 +661,107 @@ def end(connection: Connection, session_ids: Sequence[str]) -> None:
         )
 
 
+# --- Workflow runs and their phases: what is below them says how they stand ------------------------------
+
+_RUN, _PHASE, _ = UNIT_ROLES
+
+
+@dataclass(slots=True)
+class _Standing:
+    """How an agent or a unit stands."""
+
+    id: str
+    parent: str | None
+    role: str
+    status: str
+    reason: str | None
+    created_at: float
+    ended_at: float | None
+    last_active: float
+
+
+def roll_up(cursor: Any, session_ids: Sequence[str], *, live: bool) -> None:
+    """Give the workflow runs and phases of these sessions the state of the agents below them.
+
+    A phase has no end of its own in any log: it is what its agents are. A run has one, and it is kept; with it, the
+    agents of which no end was reported work no longer. `live`: the logs are followed, so that a run without an end goes
+    on.
+    """
+    for session_id in session_ids:
+        rows = cursor.execute(
+            "SELECT id, parent_agent_id, role, status, status_reason, created_at, ended_at, last_active FROM agents"
+            " WHERE session_id = ? ORDER BY ordinal",
+            (session_id,),
+        ).fetchall()
+        if not any(row[2] in (_RUN, _PHASE) for row in rows):
+            continue
+        children: dict[str | None, list[_Standing]] = {}
+        for one in (_Standing(*row) for row in rows):
+            children.setdefault(one.parent, []).append(one)
+        units = [one for found in children.values() for one in found if one.role in (_RUN, _PHASE)]
+        changed: dict[str, _Standing] = {}
+        for unit in sorted(units, key=lambda one: one.role, reverse=True):  # runs before phases
+            agents = _agents_below(unit, children)
+            if unit.role == _RUN and unit.status != "working":
+                for one in agents:
+                    if one.status == "working" and one.last_active <= (unit.ended_at or one.last_active):
+                        one.status, one.reason, one.ended_at = "cancelled", NO_RESULT, one.last_active
+                        changed[one.id] = one
+            if agents:
+                _stand_for(unit, agents, live=live)
+                changed[unit.id] = unit
+        cursor.executemany(
+            "UPDATE agents SET status = ?, status_reason = ?, created_at = ?, ended_at = ?, last_active = ? WHERE id = ?",
+            [
+                (one.status, one.reason, one.created_at, one.ended_at, one.last_active, one.id)
+                for one in changed.values()
+            ],
+        )
+
+
+def _agents_below(unit: _Standing, children: dict[str | None, list[_Standing]]) -> list[_Standing]:
+    """The agents below a unit, at any depth."""
+    found: list[_Standing] = []
+    seen, waiting = {unit.id}, [*children.get(unit.id, ())]
+    while waiting:
+        one = waiting.pop()
+        if one.id not in seen:
+            seen.add(one.id)
+            found += [] if one.role in UNIT_ROLES else [one]
+            waiting += children.get(one.id, ())
+    return found
+
+
+def _stand_for(unit: _Standing, agents: list[_Standing], *, live: bool) -> None:
+    first, last = min(one.created_at for one in agents), max(one.last_active for one in agents)
+    if unit.role == _PHASE:
+        unit.status, unit.reason = _standing(agents)
+        unit.created_at, unit.ended_at = first, None if unit.status == "working" else last
+    else:
+        unit.created_at = min(unit.created_at, first)
+        unit.ended_at = None if live and unit.status == "working" else unit.ended_at or last
+    unit.last_active = max(unit.created_at, last)
+
+
+def _standing(agents: list[_Standing]) -> tuple[str, str | None]:
+    """The state of a phase with these agents, and why."""
+    counts = Counter(one.status for one in agents)
+    if sum(counts.values()) > counts["done"] + counts["failed"] + counts["cancelled"]:
+        return "working", None
+    if failed := counts["failed"]:
+        return "failed", f"{failed} of {len(agents)} agents failed"
+    if any(one.status == "cancelled" and one.reason in NO_RESULTS for one in agents):
+        return "cancelled", NO_RESULT
+    if cancelled := counts["cancelled"]:
+        return "cancelled", f"{cancelled} of {len(agents)} agents were cancelled"
+    return "done", None
+
+
 def followed(connection: Connection) -> list[str]:
     """Imported sessions that stand as running, whether anybody still follows them or not."""
-    marks = ", ".join("?" * len(PROGRAMS))
     found = connection.execute(
-        f"SELECT id FROM sessions WHERE status = 'running' AND origin IN ({marks})",
-        tuple(PROGRAMS),
+        f"SELECT id FROM sessions WHERE status = 'running' AND origin NOT IN ({_OWN})"
+        " AND substr(origin, 1, ?) <> ?",
+        (len(EXPORT_MARK), EXPORT_MARK),
     )
     return [row[0] for row in found]

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.records import proc
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable, reason_of
+from watchkeeper.store import postgres
 from watchkeeper.store.driver import list_of
 from watchkeeper.store.place import DatabaseUrl, Place, folder_beside
 
@@ -62,15 +64,7 @@ class LeaseHolder:
     @property
     def has_ended(self) -> bool:
         """Whether it is known to have ended: it was a process of this machine that is gone."""
-        if not self.is_here or not self.pid:
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
+        return self.is_here and self.pid != 0 and proc.has_ended(self.pid)
 
     def __str__(self) -> str:
         return f"pid {self.pid}" if self.is_here else f"pid {self.pid} on {self.host_name}"
@@ -109,13 +103,13 @@ class Lease:
         with _holding:
             if path in _held:
                 raise DrivenElsewhere(
-                    f"session {session_id} is already run by this process (pid {os.getpid()})"
+                    f"this process (pid {os.getpid()}) is already running session {session_id}"
                 )
             try:
                 _held[path] = _lock(path, session_id)
             except OSError as error:
                 raise StoreUnusable(
-                    f"{path} cannot be locked ({reason_of(error)}); choose another place with --db"
+                    f"cannot lock {path} ({reason_of(error)}); choose another location with --db"
                 ) from error
             return cls(path, _held[path])
 
@@ -150,8 +144,6 @@ class ServerLease(Lease):
     """
 
     def __init__(self, url: DatabaseUrl, session_id: str) -> None:
-        from watchkeeper.store import postgres
-
         self._session_id = session_id
         self._connection = postgres.connect(url)
         self._ended = threading.Event()
@@ -170,7 +162,7 @@ class ServerLease(Lease):
         if taken is None and holder is not None:
             self._connection.close()
             raise DrivenElsewhere(
-                f"session {session_id} is run by another background process ({holder}); watch it with `wk watch {session_id}`"
+                f"another background process ({holder}) is running session {session_id}; watch it with `wk watch {session_id}`"
             )
         # If there is no such session, who asked finds that out, or makes it, and has it from epoch 0 on.
         self._extending = threading.Thread(target=self._hold, name="watchkeeper-lease", daemon=True)
@@ -187,15 +179,11 @@ class ServerLease(Lease):
         self.epoch = epoch
 
     def release(self) -> None:
-        from watchkeeper.store import postgres
-
         self._ended.set()
         self._extending.join(postgres.lease_seconds())  # where the server does not answer, it has lapsed then
 
     def _hold(self) -> None:
         """Extend the lease until it is given up. This thread alone uses the connection from now on."""
-        from watchkeeper.store import postgres
-
         while not self._ended.wait(postgres.lease_seconds() / 3):
             if not self._is_fenced:
                 with contextlib.suppress(Exception):  # tried again; at the worst it lapses
@@ -207,8 +195,6 @@ class ServerLease(Lease):
 
 def server_holder(connection: Any, session_id: str) -> LeaseHolder | None:
     """Who holds the lease of a session on PostgreSQL now, as a connection to it sees it."""
-    from watchkeeper.store import postgres
-
     row = connection.execute(postgres.LEASE_HOLDER, (session_id,)).fetchone()
     return LeaseHolder(int(row[0] or 0), str(row[1] or "")) if row is not None else None
 
@@ -218,8 +204,6 @@ _kept = threading.local()
 
 
 def _kept_connection(url: DatabaseUrl) -> Any:
-    from watchkeeper.store import postgres
-
     if getattr(_kept, "url", None) != url:
         _kept.connection, _kept.url = postgres.connect(url, read_only=True), url
     return _kept.connection
@@ -238,7 +222,7 @@ def _lock(path: Path, session_id: str) -> int:
             raise
         named = f"pid {holder.pid}" if holder else "another process"
         raise DrivenElsewhere(
-            f"session {session_id} is run by another background process ({named}); watch it with `wk watch {session_id}`"
+            f"another background process ({named}) is running session {session_id}; watch it with `wk watch {session_id}`"
         ) from None
     return descriptor
 
@@ -269,8 +253,6 @@ def probe_all(database_path: Place, session_ids: Iterable[str]) -> dict[str, Lea
     if isinstance(database_path, Path):
         found = {session_id: probe(database_path, session_id) for session_id in session_ids}
         return {session_id: holder for session_id, holder in found.items() if holder is not None}
-    from watchkeeper.store import postgres
-
     wanted = list_of(sorted(session_ids))
     if not wanted.values:
         return {}
@@ -324,8 +306,6 @@ class Presence:
         self._connection: Any = None
         self._path: Path | None = None
         if not isinstance(database_path, Path):
-            from watchkeeper.store import postgres
-
             self._connection = postgres.connect(database_path, read_only=True)
             self._connection.execute(postgres.WATCH, (session_id,))
             return
@@ -374,8 +354,6 @@ def is_watched(database_path: Place, session_id: str, connection: Any = None) ->
     `connection`: see `probe`.
     """
     if not isinstance(database_path, Path):
-        from watchkeeper.store import postgres
-
         asked = connection or _kept_connection(database_path)
         return asked.execute(postgres.IS_WATCHED, (session_id,)).fetchone() is not None
     path = watch_path(database_path, session_id)

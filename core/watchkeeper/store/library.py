@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,11 +21,19 @@ from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, Stor
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.store import database, driver
 from watchkeeper.store.database import check_target, copy_database
-from watchkeeper.store.driver import Connection, decode, decode_or, encode, make_private, plain, sqlite3
+from watchkeeper.store.driver import (
+    Connection,
+    Queries,
+    decode,
+    decode_or,
+    encode,
+    make_private,
+    plain,
+    sqlite3,
+)
 from watchkeeper.store.lease import Lease, LeaseHolder, holders, lease_folder, probe
 from watchkeeper.store.place import Place, user_redactor
-from watchkeeper.store.search.messages import COST_ESTIMATED, SessionHead
-from watchkeeper.store.snapshot import SPENDING, Spending
+from watchkeeper.store.projection import CountedSession, TaskFacts, agents, sessions, tasks
 
 # --- Whether a session's host continues by itself -----------------------------------------------------------
 #
@@ -145,11 +153,9 @@ def without_host(path: Place, session_id: str, what: str) -> Iterator[None]:
         lease = Lease.acquire(path, session_id)
     except DrivenElsewhere:
         holder = probe(path, session_id)
-        by = f"a background process ({holder})" if holder else "another program just now"
+        by = f"a background process ({holder})" if holder else "another program"
         raise DrivenElsewhere(
-            f"session {session_id} is run by {by}, so no other process can {what} it; "
-            f"`wk pause {session_id}`"
-            " first"
+            f"cannot {what} session {session_id}: {by} is using it; run `wk pause {session_id}` first"
         ) from None
     try:
         yield
@@ -238,7 +244,7 @@ def title_of(text: str) -> str | None:
     """
     kept = " ".join(user_redactor().text(plain(text)).split()) or None
     if kept is not None and len(kept) > LONGEST_TITLE:
-        raise BadInput(f"the title has {len(kept)} characters; at most {LONGEST_TITLE} are kept")
+        raise BadInput(f"the title has {len(kept)} characters; the limit is {LONGEST_TITLE}")
     return kept
 
 
@@ -264,7 +270,7 @@ def change_tags(
             kept.setdefault(tag.casefold(), tag)
         tags = tuple(tag for key, tag in kept.items() if key not in removed)
         if len(tags) > MOST_TAGS:
-            raise BadInput(f"{len(tags)} tags are too many; at most {MOST_TAGS} are kept")
+            raise BadInput(f"{len(tags)} tags is too many; the limit is {MOST_TAGS}")
         connection.execute("UPDATE sessions SET tags = ? WHERE id = ?", (encode(list(tags)), session_id))
         return tags
 
@@ -279,17 +285,17 @@ def tag_of(text: str) -> str:
     """
     tag = plain(text).strip().lstrip("#+")
     if user_redactor().text(tag) != tag:
-        raise BadInput("every reader sees tags; this one is a secret")
+        raise BadInput("this tag contains a secret, and every reader can see tags")
     if (
         not tag
         or len(tag) > LONGEST_TAG
         or any(character.isspace() or character in ",\"'[]" for character in tag)
     ):
         raise BadInput(
-            f"{text!r} is not a tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`"
+            f"{text!r} is not a valid tag; use one word of at most {LONGEST_TAG} characters, such as `nightly`"
         )
     if not tag.isprintable():
-        raise BadInput("a tag holds printable characters only")
+        raise BadInput("a tag can contain only printable characters")
     return tag
 
 
@@ -298,7 +304,7 @@ def tag_of(text: str) -> str:
 # It is hidden at once, and its rows are deleted when the undo window is over.
 
 UNDO_DAYS = 7.0
-"""How long a deleted session can be restored before `wk prune` takes its rows away."""
+"""How long a deleted session can be restored before `wk delete --prune` deletes its rows."""
 
 BEING_PURGED = 0.0
 """`deleted_at` of a session whose rows are being deleted (or are not all there yet): it cannot be
@@ -314,7 +320,7 @@ class DeleteResult:
     """Its title, or its goal: hostile until sanitised."""
     deleted_at: float
     gone_at: float
-    """From when on `wk prune` takes it away for good."""
+    """From when on `wk delete --prune` deletes it permanently."""
 
 
 def delete_session(path: Place, session_id: str, *, now: float | None = None) -> DeleteResult:
@@ -339,7 +345,7 @@ def delete_session(path: Place, session_id: str, *, now: float | None = None) ->
         ).fetchone()
         if row is None:
             raise BadInput(
-                f"session {session_id} is deleted already; `wk restore {session_id}` brings it back"
+                f"session {session_id} is already deleted; restore it with `wk delete --restore {session_id}`"
             )
         return DeleteResult(session_id, str(row[0]), at, at + UNDO_DAYS * 86_400)
 
@@ -360,7 +366,7 @@ def restore_session(path: Place, session_id: str) -> None:
         if row[0] is None:
             raise BadInput(f"session {session_id} is not deleted")
         if row[0] == BEING_PURGED:
-            raise NotFound(f"session {session_id} was purged; only a backup has it now")
+            raise NotFound(f"session {session_id} was permanently deleted; only a backup can restore it")
         connection.execute(
             "UPDATE sessions SET deleted_at = NULL, deletion_ordinal = NULL WHERE id = ?", (session_id,)
         )
@@ -387,9 +393,11 @@ def find_deleted(connection: Connection, name: str) -> str:
     known = [one.id for one in deleted_sessions(connection)]
     found = known[:1] if name == "last" else _meant(known, name)
     if not found:
-        raise NotFound(f"no deleted session {name!r}; `wk restore` lists those that can be restored")
+        raise NotFound(
+            f"no deleted session {name!r}; `wk delete --restore` lists the sessions you can restore"
+        )
     if len(found) > 1:
-        raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
+        raise BadInput(f"{name!r} is ambiguous: {', '.join(found[:5])}; give more characters")
     return found[0]
 
 
@@ -455,7 +463,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
     target = target.expanduser().absolute()
     for session_id, pid in holders(path):
         raise DrivenElsewhere(
-            f"session {session_id} runs on {path} (pid {pid}); pause it, then move the database"
+            f"session {session_id} is using {path} (pid {pid}); pause it, then move the database"
         )
     connection = database.open_writable(path)
     try:
@@ -470,7 +478,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
         except sqlite3.OperationalError as error:
             if driver.is_busy(error):
                 raise DrivenElsewhere(
-                    f"{path} is open in another program; close it, then move the database"
+                    f"{path} is open in another program; close that program, then move the database"
                 ) from None
             raise
         sessions = copy_database(connection, path, target)
@@ -481,7 +489,7 @@ def move_database(path: Path, target: Path) -> BackupResult:
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(path, error)) from error
     except OSError as error:
-        raise StoreUnusable(f"{path} cannot be moved ({reason_of(error)})") from error
+        raise StoreUnusable(f"cannot move {path} ({reason_of(error)})") from error
     finally:
         connection.close()
 
@@ -501,24 +509,12 @@ MOST = 2_000
 """Tasks, and facts, that are compared of each session."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSide(SessionHead):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSide(CountedSession):
     """One of two sessions."""
 
-    created_at: float
-    ended_at: float | None
-    last_active: float
-    hosted_seconds: float
-    spent: Spending
-    agents: int
-    turns: int
-    tasks: int
-    tasks_done: int
-    tasks_failed: int
-    compactions: int
-    facts: int
-    forked_from: str | None
-    forked_at_seq: int | None
+    facts: int = 0
+    """Facts that hold still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,24 +531,24 @@ class TaskPair:
         a, b = self.left, self.right
         if a is None or b is None:
             return True
-        return (a.title, a.status, a.attempt, a.role, a.needs, a.instructions) != (
-            b.title, b.status, b.attempt, b.role, b.needs, b.instructions,
-        )  # fmt: skip
+        return _compared(a) != _compared(b)
+
+
+def _compared(side: TaskSide) -> tuple[object, ...]:
+    task = side.task
+    return task.title, task.status, task.attempt, task.role, side.needs, side.instructions
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSide:
     """One side of a pair of tasks."""
 
-    title: str
-    status: str
-    attempt: int
-    role: str
+    task: TaskFacts
     needs: tuple[str, ...]
     """Names of the tasks that it depends on."""
     instructions: str
-    result: str
     tokens: int
+    """What the agents of all its attempts used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,53 +591,35 @@ def compare(connection: Connection, left: str, right: str) -> Comparison:
     )
 
 
-_SIDE = (
-    "id", "title", "workspace", "model", "origin", "tags", "status", "status_reason", "created_at", "ended_at", "last_active",
-    "hosted_seconds", "forked_from", "forked_at_seq",
-)  # fmt: skip
-_COUNTS = {
-    "goal": "substr(s.goal, 1, 2000)",
-    "agents": "(SELECT count(*) FROM agents WHERE session_id = s.id)",
-    "turns": "(SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = s.id)",
-    "tasks": "(SELECT count(*) FROM tasks WHERE session_id = s.id)",
-    "tasks_done": "(SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'done')",
-    "tasks_failed": "(SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed')",
-    "compactions": "(SELECT coalesce(sum(compactions), 0) FROM agents WHERE session_id = s.id)",
-    "facts": "(SELECT count(*) FROM facts WHERE session_id = s.id AND superseded_by IS NULL)",
-}
-"""Fields that are no column, and how each is reckoned."""
-
-
 def _side(connection: Connection, session_id: str) -> SessionSide:
-    columns = ", ".join([*(f"s.{each}" for each in (*_SIDE, *SPENDING)), *_COUNTS.values(), COST_ESTIMATED])
-    row = connection.execute(f"SELECT {columns} FROM sessions s WHERE s.id = ?", (session_id,)).fetchone()
-    if row is None:
+    reads = Queries(connection)
+    found = sessions(reads, "s.id = ?", (session_id,), kind=SessionSide, goal_characters=2_000)
+    if not found:
         raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
-    values = dict(zip((*_SIDE, *SPENDING, *_COUNTS), row[:-1], strict=True))
-    spent = Spending(**{each: values.pop(each) for each in SPENDING}, cost_estimated=bool(row[-1]))
-    return SessionSide(**values, spent=spent)
+    (facts,) = reads.one(
+        "SELECT count(*) FROM facts WHERE session_id = ? AND superseded_by IS NULL", (session_id,)
+    )
+    return replace(found[0], facts=facts)
 
 
 def _tasks(connection: Connection, session_id: str) -> dict[str, TaskSide]:
-    needs: dict[str, list[str]] = {}
-    for name, other in connection.execute(
-        "SELECT t.name, n.name FROM task_dependencies d JOIN tasks t ON t.id = d.task_id JOIN tasks n ON"
-        " n.id = d.depends_on"
-        " WHERE t.session_id = ? ORDER BY n.position",
-        (session_id,),
-    ):
-        needs.setdefault(name, []).append(other)
-    rows = connection.execute(
-        "SELECT t.name, t.title, t.status, t.attempt, t.role, substr(t.instructions, 1, 4000),"
-        " substr(coalesce(t.result, ''), 1, 400),"
-        " (SELECT coalesce(sum(a.input_tokens + a.output_tokens + a.cache_read_tokens +"
-        " a.cache_write_tokens), 0) FROM agents a"
-        " WHERE a.task_id = t.id) FROM tasks t WHERE t.session_id = ? ORDER BY t.position LIMIT ?",
-        (session_id, MOST),
+    reads = Queries(connection)
+    found = tasks(reads, session_id)
+    names = {task.id: task.name for task in found}
+    tokens: dict[str | None, int] = {}
+    for agent in agents(reads, session_id):
+        tokens[agent.task_id] = tokens.get(agent.task_id, 0) + agent.total_tokens
+    instructions = dict(
+        reads.all("SELECT id, substr(instructions, 1, 4000) FROM tasks WHERE session_id = ?", (session_id,))
     )
     return {
-        row[0]: TaskSide(row[1], row[2], row[3], row[4], tuple(needs.get(row[0], ())), row[5], row[6], row[7])
-        for row in rows
+        task.name: TaskSide(
+            task,
+            tuple(name for need, name in names.items() if need in task.depends_on),
+            instructions[task.id],
+            tokens.get(task.id, 0),
+        )
+        for task in found[:MOST]
     }
 
 

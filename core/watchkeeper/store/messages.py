@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.compactions import CompactionRecord, CompactionResult
 from watchkeeper.records.messages import Content, Elision, Message, Observation, ObservationKind, View
-from watchkeeper.store.driver import IN_LIST, Reads, decode, encode, list_of
+from watchkeeper.store.driver import IN_LIST, Reads, column, decode, encode, first, list_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -44,11 +44,11 @@ def add_observations(
     tx.executemany(
         "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations,"
         " replaces,"
-        " provisional, status, compaction_id, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
-        " ?, 'published', ?, ?, ?)",
+        " provisional, status, compaction_id, created_at, commit_seq, ledger) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?, 'published', ?, ?, ?, ?)",
         [
             (agent_id, o.id, o.kind, o.level, o.text, o.tokens, *o.covers, encode(o.citations), encode(o.replaces),
-             int(o.provisional), compaction_id, o.created_at, tx.commit_seq)
+             int(o.provisional), compaction_id, o.created_at, tx.commit_seq, o.ledger or None)
             for o in observations
         ],
     )  # fmt: skip
@@ -84,6 +84,18 @@ def load_messages(
         "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
         " WHERE agent_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
         (agent_id, first_seq, last_seq if last_seq is not None else 1 << 62),
+    )
+    return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
+
+
+def newest_said(
+    reads: Reads, agent_id: str, role: str, most: int, *, without: Collection[int] = ()
+) -> list[Message]:
+    """The newest messages of a role in an agent's history, the newest first; not those of the numbers in `without`."""
+    rows = reads.all(
+        "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
+        f" WHERE agent_id = ? AND role = ? AND NOT seq {IN_LIST} ORDER BY seq DESC LIMIT ?",
+        (agent_id, role, list_of(sorted(without)), most),
     )
     return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
 
@@ -126,18 +138,85 @@ def load_views(reads: Reads, agent_id: str) -> list[View]:
     return [view for view in loaded if view is not None]
 
 
+def view_versions(reads: Reads, agent_id: str) -> list[dict[str, Any]]:
+    """Every version of an agent's view in numbers, oldest first: `observations` and `elided` say how many."""
+    sql = (
+        "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, pins, compaction_id AS compaction,"
+        " created_at FROM views WHERE agent_id = ? ORDER BY version"
+    )
+    return [
+        dict(row)
+        | {"observations": len(decode(row["observations"])), "elided": len(decode(row["elided"]))}
+        | {"pins": decode(row["pins"] or "[]")}
+        for row in reads.all(sql, (agent_id,))
+    ]
+
+
+def undone(reads: Reads, agent_id: str) -> frozenset[int]:
+    """The messages of an agent that a person undid, and did not restore."""
+    found: set[int] = set()
+    for reason, after, before in reads.all(
+        "SELECT v.reason, v.elided, coalesce(p.elided, '[]') FROM views v LEFT JOIN views p"
+        " ON p.agent_id = v.agent_id AND p.version = v.parent"
+        " WHERE v.agent_id = ? AND v.reason IN ('rewind', 'restored') ORDER BY v.version",
+        (agent_id,),
+    ):
+        # `[seq, head, tail, pointer, tokens]`: a message that was undone has no tokens left.
+        now = {each[0] for each in decode(after) if not each[4]}
+        found |= now
+        if reason == "restored":
+            found -= {each[0] for each in decode(before) if not each[4]} - now
+    return frozenset(found)
+
+
+def observation_texts(reads: Reads, agent_id: str) -> set[str]:
+    """The texts of all observations of an agent."""
+    return set(column(reads, str, "SELECT text FROM observations WHERE agent_id = ?", (agent_id,)))
+
+
+def copy_memory(tx: Transaction, source: str, target: str) -> None:
+    """Copy the memory of one agent to another: messages, observations, views and position."""
+    for table, columns in (
+        ("messages", "seq, role, content, tokens, total_tokens, created_at"),
+        ("observations", "id, kind, level, text, tokens, first_seq, last_seq, citations, replaces, provisional, status,"
+         " compaction_id, created_at, ledger"),
+        ("views", "version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id, created_at, pins"),
+    ):  # fmt: skip
+        tx.execute(
+            f"INSERT INTO {table} (agent_id, commit_seq, {columns}) SELECT ?, ?, {columns} FROM {table} WHERE agent_id = ?",
+            (target, tx.commit_seq, source),
+        )
+    tx.execute(
+        "UPDATE agents SET (view_version, last_seq, message_tokens, context_tokens) ="
+        " (SELECT view_version, last_seq, message_tokens, context_tokens FROM agents WHERE id = ?) WHERE id = ?",
+        (source, target),
+    )
+
+
+def next_version(reads: Reads, agent_id: str) -> int:
+    """The number of the next version of an agent's view."""
+    return (first(reads, int, "SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,)) or 0) + 1
+
+
+def left_out_of_view(reads: Reads, agent_id: str) -> int:
+    """The last message that the newest version of an agent's view does not show verbatim; 0 where it shows all."""
+    sql = "SELECT verbatim_from FROM views WHERE agent_id = ? ORDER BY version DESC LIMIT 1"
+    return max(0, (first(reads, int, sql, (agent_id,)) or 1) - 1)
+
+
 def load_observations(reads: Reads, agent_id: str, ids: Sequence[int]) -> list[Observation]:
     if not ids:
         return []
     rows = reads.all(
         "SELECT id, kind, text, tokens, first_seq, last_seq, citations, level, replaces, provisional,"
-        f" created_at FROM observations WHERE agent_id = ? AND id {IN_LIST} ORDER BY id",
+        f" created_at, ledger FROM observations WHERE agent_id = ? AND id {IN_LIST} ORDER BY id",
         (agent_id, list_of(ids)),
     )
     return [
         Observation(
             id=r[0], kind=ObservationKind(r[1]), text=r[2], tokens=r[3], covers=(r[4], r[5]), citations=tuple(decode(r[6])),
             level=r[7], replaces=tuple(decode(r[8])), provisional=bool(r[9]), created_at=r[10],
+            ledger=r[11] or "",
         )
         for r in rows
     ]  # fmt: skip
@@ -145,10 +224,8 @@ def load_observations(reads: Reads, agent_id: str, ids: Sequence[int]) -> list[O
 
 def compacted_up_to(reads: Reads, agent_id: str) -> int:
     """The last message that a compaction of the agent covered; 0 if there is none."""
-    row = reads.one(
-        "SELECT max(high_water) FROM compactions WHERE agent_id = ? AND status = 'applied'", (agent_id,)
-    )
-    return int(row[0] or 0)
+    sql = "SELECT max(high_water) FROM compactions WHERE agent_id = ? AND status = 'applied'"
+    return first(reads, int, sql, (agent_id,)) or 0
 
 
 def add_compaction(tx: Transaction, agent_id: str, compaction: CompactionRecord) -> int:
@@ -188,6 +265,53 @@ def program_compactions(reads: Reads, program: str, program_session: str) -> tup
         elif "high_water" in found:
             told_live += 1
     return known, told_live
+
+
+def add_program_compaction(
+    tx: Transaction, agent_id: str, compaction: CompactionRecord, summary: str, tokens: int
+) -> int:
+    """Record that an agent's program dropped all messages through `high_water`, and the view that it has since: with the
+    summary in their place, if the program gave one. Returns the compaction's id."""
+    compaction_id = add_compaction(tx, agent_id, compaction)
+    version, parent = compaction.view_after or 0, compaction.view_before
+    _add_program_view(
+        tx, agent_id, compaction_id, (version, parent, compaction.high_water or 0), summary, tokens
+    )
+    return compaction_id
+
+
+def add_program_summary(
+    tx: Transaction, agent_id: str, compaction_id: int, summary: str, tokens: int
+) -> None:
+    """The program gave the summary of a compaction that is recorded: a further view has it."""
+    last_seq, parent = tx.one("SELECT high_water, view_after FROM compactions WHERE id = ?", (compaction_id,))
+    version = next_version(tx, agent_id)
+    _add_program_view(tx, agent_id, compaction_id, (version, parent, last_seq), summary, tokens)
+    tx.execute("UPDATE compactions SET view_after = ? WHERE id = ?", (version, compaction_id))
+
+
+def _add_program_view(
+    tx: Transaction,
+    agent_id: str,
+    compaction_id: int,
+    span: tuple[int, int | None, int],
+    summary: str,
+    tokens: int,
+) -> None:
+    """Write a view. `span`: its version, the one before, and the last message that is not in it."""
+    version, parent, last_seq = span
+    observations: tuple[Observation, ...] = ()
+    if summary and last_seq:
+        newest = first(tx, int, "SELECT max(id) FROM observations WHERE agent_id = ?", (agent_id,)) or 0
+        covers = (1, last_seq)
+        observations = (
+            Observation(
+                newest + 1, ObservationKind.SUMMARY, summary, tokens, covers, covers, created_at=tx.now
+            ),
+        )
+        add_observations(tx, agent_id, observations, compaction_id=compaction_id)
+    view = View(version, observations, last_seq + 1, {}, parent, "summary", tx.now)
+    add_view(tx, agent_id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction_id)
 
 
 def begin_compaction(
@@ -248,7 +372,9 @@ def keep_prepared(
         " WHERE id = ? AND status = 'running'",
         (prepared, cost_usd, tokens_spent, compaction_id),
     )
-    tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id)
+    row = tx.one("SELECT trigger, high_water FROM compactions WHERE id = ?", (compaction_id,))
+    about = {"trigger": row[0], "high_water": row[1]} if row else {}
+    tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id, **about)
 
 
 def end_compaction(tx: Transaction, agent_id: str, compaction_id: int, result: CompactionResult) -> None:
@@ -295,6 +421,39 @@ def save_snapshot(
         " commit_seq = excluded.commit_seq",
         (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens, tx.commit_seq),
     )
+
+
+def snapshots_of(reads: Reads, session_id: str) -> dict[str, tuple[str, float, int]]:
+    """Where the memory of a session's agents is kept whole, by agent: the artifact, since when, and as of which turn."""
+    sql = "SELECT agent_id, memory_blob_ref, last_updated, turn FROM memory_snapshots WHERE session_id = ?"
+    return {row[0]: (row[1], row[2], row[3]) for row in reads.all(sql, (session_id,))}
+
+
+def redactions(reads: Reads, session_id: str) -> int:
+    """How many secrets were removed from the messages of a session before they were stored."""
+    sql = (
+        "SELECT sum(length(content) - length(replace(content, '[redacted:', ''))) / length('[redacted:') FROM messages"
+        " WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
+    )
+    return first(reads, int, sql, (session_id,)) or 0
+
+
+def compaction_ids(reads: Reads, session_id: str, agent_id: str | None = None) -> list[int]:
+    """The compactions of a session, or of one of its agents, the newest first."""
+    sql = "SELECT id FROM compactions WHERE session_id = ? AND agent_id = coalesce(?, agent_id) ORDER BY id DESC"
+    return column(reads, int, sql, (session_id, agent_id))
+
+
+def session_of_compaction(reads: Reads, compaction_id: int) -> str | None:
+    """The session of a compaction; None if there is no such one, or its session was deleted."""
+    sql = "SELECT c.session_id FROM compactions c JOIN sessions s ON s.id = c.session_id WHERE c.id = ? AND s.deleted_at IS NULL"
+    return first(reads, str, sql, (compaction_id,))
+
+
+def last_compacted(reads: Reads, session_id: str) -> str | None:
+    """The agent of a session whose context was compacted last; None if none was."""
+    sql = "SELECT agent_id FROM compactions WHERE session_id = ? AND status = 'applied' ORDER BY id DESC LIMIT 1"
+    return first(reads, str, sql, (session_id,))
 
 
 # --- Passes that began and were not applied -----------------------------------------------------------------
@@ -346,7 +505,7 @@ def last_pass(reads: Reads, agent_id: str, triggers: Sequence[str]) -> ReadingPa
 
 
 def moved_by_hand_since(reads: Reads, agent_id: str, found: ReadingPass) -> bool:
-    """Whether an undo or redo changed the agent's context since that pass began."""
+    """Whether a person's undo or redo changed the agent's context since that pass began."""
     rows = reads.all(
         "SELECT e.kind, e.data FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
         " WHERE a.id = ? AND e.kind IN ('compaction.started', 'compaction.undo', 'compaction.redo')"
@@ -398,11 +557,8 @@ def worth(reads: Reads, session_id: str, agent_id: str | None = None) -> dict[in
 
 def wasted_passes(reads: Reads, agent_id: str) -> list[int]:
     """Ids of the passes of an agent that cost something and were not applied."""
-    rows = reads.all(
-        "SELECT id FROM compactions WHERE agent_id = ? AND status IN ('rejected', 'abandoned') AND tokens_spent > 0",
-        (agent_id,),
-    )
-    return [row[0] for row in rows]
+    sql = "SELECT id FROM compactions WHERE agent_id = ? AND status IN ('rejected', 'abandoned') AND tokens_spent > 0"
+    return column(reads, int, sql, (agent_id,))
 
 
 # --- The cause of an imported session's compaction ----------------------------------------------------------

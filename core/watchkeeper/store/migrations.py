@@ -25,6 +25,15 @@ _STEPS = {
         "ALTER TABLE agents ADD COLUMN tools TEXT",
         "ALTER TABLE tasks ADD COLUMN rerun_reason TEXT",
     ),
+    # What an agent had done up to the end of an observation.
+    "twelfth": ("ALTER TABLE observations ADD COLUMN ledger TEXT",),
+    # What is left of the usage windows of providers.
+    "thirteenth": (
+        "CREATE TABLE quota_readings (provider TEXT NOT NULL, account TEXT NOT NULL, scope TEXT NOT NULL,"
+        " minutes INTEGER NOT NULL, used_percent REAL NOT NULL, resets_at REAL, read_at REAL NOT NULL,"
+        " source TEXT NOT NULL, first_percent REAL NOT NULL, first_at REAL NOT NULL, alerted_percent REAL,"
+        " PRIMARY KEY (provider, account, scope, minutes))",
+    ),
 }
 
 SCHEMA_VERSION = OLDEST_SCHEMA + len(_STEPS)

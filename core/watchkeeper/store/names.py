@@ -8,6 +8,7 @@ texts are their names.
 
 from __future__ import annotations
 
+from watchkeeper.records.readers import UNIT_ROLES
 from watchkeeper.records.text import one_line
 
 AGENT_NAME = (
@@ -42,5 +43,5 @@ def with_role(name: str, role: str) -> str:
 
 def agent_label(name: str, role: str, task_id: str | None) -> str:
     """An agent's name with its role, sanitised and on one line. One without a task has a name of its own, which says
-    enough: `planner`."""
-    return with_role(name, role if task_id is not None else "") or one_line(role, 120)
+    enough: `planner`. What is no agent says so: `audit (workflow run)`."""
+    return with_role(name, role if task_id is not None or role in UNIT_ROLES else "") or one_line(role, 120)

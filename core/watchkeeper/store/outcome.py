@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from watchkeeper.records.readers import is_foreign
 from watchkeeper.records.states import AgentStatus, SessionStatus, ToolCallStatus
 from watchkeeper.records.text import lazily, sanitize
-from watchkeeper.records.tool_inputs import edited_files
+from watchkeeper.records.tool_inputs import command_of, edited_files
 from watchkeeper.store.agents import Worktree, load_worktrees
 from watchkeeper.store.driver import IN_LIST, Reads, decode_or, list_of
-from watchkeeper.store.imports import PROGRAMS
 
 UNKNOWN = "unknown"
 """What stopped a run, where no reason was recorded."""
@@ -103,7 +103,7 @@ def run_ending(
 
     None while it runs, and for another program's session: its log does not say how it ended.
     """
-    if status == SessionStatus.RUNNING or origin.removeprefix("export:") in PROGRAMS:
+    if status == SessionStatus.RUNNING or is_foreign(origin):
         return None
     said = (reason or "").strip()
     if status == SessionStatus.DONE:
@@ -193,3 +193,14 @@ def inputs_of_calls(reads: Reads, agent_id: str, *, unknown: bool = False) -> It
                 if isinstance(block, dict) and (place := (seq, block.get("id"))) in done:
                     edited = decode_or(done[place], None) if done[place] else None
                     yield edited or block.get("input")
+
+
+def changed_by_task(reads: Reads, task_id: str) -> tuple[list[str], bool]:
+    """The files that the agents of a task changed with tools, as they named them, and whether they ran commands."""
+    files: dict[str, None] = {}
+    ran = False
+    for (agent_id,) in reads.all("SELECT id FROM agents WHERE task_id = ? ORDER BY ordinal", (task_id,)):
+        for given in inputs_of_calls(reads, agent_id, unknown=True):
+            files |= dict.fromkeys(edited_files(given))
+            ran = ran or bool(command_of(given))
+    return list(files), ran

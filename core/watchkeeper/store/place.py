@@ -64,16 +64,14 @@ def place_of(text: str | os.PathLike[str]) -> Place:
     if scheme not in ("postgresql", "postgres"):
         if found[2] != "//":
             return Path(name)  # a folder whose name ends with a colon
-        raise BadInput(
-            f"{scheme}:// is not a database that Watchkeeper knows; give a file or postgresql://HOST/NAME"
-        )
+        raise BadInput(f"{scheme}:// is not a supported database; give a file or postgresql://HOST/NAME")
     if found[2] != "//":
-        raise BadInput("an address of PostgreSQL begins with postgresql://, as postgresql://HOST/NAME")
+        raise BadInput("a PostgreSQL address starts with postgresql://, as in postgresql://HOST/NAME")
     try:
         return _url("postgresql" + name[len(scheme) :])
     except ValueError:
         raise BadInput(
-            "the address of the database cannot be read; write it as postgresql://USER@HOST:PORT/NAME"
+            "the database address is not valid; use the form postgresql://USER@HOST:PORT/NAME"
         ) from None
 
 
@@ -119,7 +117,7 @@ def file_of(place: Place, action: str, instead: str) -> Path:
     """
     if isinstance(place, Path):
         return place
-    raise BadInput(f"{place} is on PostgreSQL, where there is no {action} by Watchkeeper; {instead}")
+    raise BadInput(f"{place} is on PostgreSQL, where Watchkeeper does not support {action}; {instead}")
 
 
 def _url(text: str) -> DatabaseUrl:

@@ -47,6 +47,13 @@ class Task:
     """Ids of tasks."""
     isolation: str | None = None
     """`worktree` or `none`, if the planner chose; see `agents.worktrees`."""
+    starts_from: str | None = None
+    """The agent whose memory the next one begins with."""
+    rerun_reason: str | None = None
+    failures: int = 0
+    """How often it failed without a turn between."""
+    resume_token: str | None = None
+    """Where it continues: agent, turn and message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,8 @@ class PlanChange:
 _COLUMNS = (
     "id, name, title, instructions, role, model, status, status_reason, attempt, assigned_agent, inputs_ref,"
     " inputs_hash,"
-    " expected_outputs, artifact_refs, result, error, parent_plan_id, position, isolation"
+    " expected_outputs, artifact_refs, result, error, parent_plan_id, position, isolation, starts_from, rerun_reason, failures,"
+    " resume_token"
 )
 
 
@@ -92,6 +100,12 @@ def load_tasks(reads: Reads, session_id: str) -> list[Task]:
         (session_id,),
     )
     return [_task(row, tuple(needs.get(row[0], ()))) for row in rows]
+
+
+def task_names(reads: Reads, session_id: str) -> list[tuple[str, str]]:
+    """The id and the name of every task of a session's plans, in the planner's order."""
+    sql = "SELECT id, name FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
+    return [(row[0], row[1]) for row in reads.all(sql, (session_id,))]
 
 
 def load_task(reads: Reads, task_id: str) -> Task | None:
@@ -150,6 +164,7 @@ def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
         status_reason=row[7], attempt=row[8], assigned_agent=row[9], inputs_ref=_listed(row[10]), inputs_hash=row[11],
         expected_outputs=_listed(row[12]), artifact_refs=_listed(row[13]), result=row[14], error=row[15],
         parent_plan_id=row[16], position=row[17], depends_on=depends_on, isolation=row[18],
+        starts_from=row[19], rerun_reason=row[20], failures=row[21], resume_token=row[22],
     )  # fmt: skip
 
 
@@ -184,16 +199,97 @@ def add_task(
     model: str | None,
     expected_outputs: Sequence[str],
     isolation: str | None = None,
+    starts_from: str | None = None,
 ) -> None:
+    """A task of a plan, still to be done. `starts_from`: the agent whose memory its agent gets."""
     tx.execute(
         "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role,"
         " model, status,"
-        " expected_outputs, created_at, commit_seq, isolation) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " expected_outputs, created_at, commit_seq, isolation, starts_from)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             task_id, tx.session_id, plan_id, name, position, title, instructions, role, model, TaskStatus.PENDING,
-            encode(list(expected_outputs)), tx.now, tx.commit_seq, isolation,
+            encode(list(expected_outputs)), tx.now, tx.commit_seq, isolation, starts_from,
         ),
     )  # fmt: skip
+
+
+def rewrite(
+    tx: Transaction,
+    task_id: str,
+    *,
+    title: str,
+    instructions: str,
+    role: str,
+    expected_outputs: Sequence[str],
+) -> None:
+    """Replace what a task asks for."""
+    tx.keep_replaced("tasks", task_id, "instructions", "role", "expected_outputs")
+    tx.execute(
+        "UPDATE tasks SET title = ?, instructions = ?, role = ?, expected_outputs = ? WHERE id = ?",
+        (title, instructions, role, encode(list(expected_outputs)), task_id),
+    )
+
+
+def begin_attempt(
+    tx: Transaction,
+    task_id: str,
+    reason: str | None,
+    *,
+    starts_from: str | None = None,
+    keep_made: bool = False,
+) -> None:
+    """The next attempt of a task begins, without an agent yet and for that reason. `starts_from`: the agent whose memory
+    its agent gets. `keep_made`: what the attempt before saved, and how it failed, stays."""
+    made = () if keep_made else ("artifact_refs", "inputs_hash")
+    tx.keep_replaced("tasks", task_id, "result", *made, "rerun_reason")
+    cleared = "" if keep_made else " error = NULL, artifact_refs = '[]', inputs_hash = NULL, failures = 0,"
+    tx.execute(
+        f"UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL,{cleared}"
+        " rerun_reason = ? WHERE id = ?",
+        (starts_from, reason, task_id),
+    )
+
+
+def note_resume_point(tx: Transaction, task_id: str, agent_id: str, turn: int, seq: int) -> None:
+    """Where a task continues: behind that message of its agent."""
+    tx.execute(
+        "UPDATE tasks SET resume_token = ? WHERE id = ? AND assigned_agent = ?",
+        (f"{agent_id}:{turn}:{seq}", task_id, agent_id),
+    )
+
+
+def note_failure(tx: Transaction, task_id: str, agent_id: str, turn: int, seq: int, error: str) -> None:
+    """A task's agent failed in that turn, behind that message. Failures are counted for as long as no turn comes between
+    them: what a planner may resume is bounded by that."""
+    tx.execute(
+        "UPDATE tasks SET error = ?1, failures = CASE WHEN resume_token LIKE ?2 THEN failures + 1 ELSE 1 END,"
+        " resume_token = ?3 WHERE id = ?4",
+        (error, f"{agent_id}:{turn}:%", f"{agent_id}:{turn}:{seq}", task_id),
+    )
+
+
+def assign(
+    tx: Transaction,
+    task_id: str,
+    agent_id: str,
+    *,
+    inputs_ref: Sequence[str],
+    inputs_hash: str,
+    last_seq: int,
+) -> None:
+    """An agent makes this attempt of a task with these inputs. Its history goes to `last_seq`."""
+    tx.keep_replaced("tasks", task_id, "inputs_ref", "inputs_hash")
+    tx.execute(
+        "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?, ended_at = NULL"
+        " WHERE id = ?",
+        (agent_id, encode(list(inputs_ref)), inputs_hash, f"{agent_id}:0:{last_seq}", task_id),
+    )
+
+
+def note_error(tx: Transaction, task_id: str, error: str) -> None:
+    """Say why a task could not begin."""
+    tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (error, task_id))
 
 
 def set_dependencies(tx: Transaction, task_id: str, depends_on: Sequence[str]) -> None:

@@ -22,17 +22,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from watchkeeper.records.errors import MissingExtra, StoreUnusable, host_fault
-from watchkeeper.store.driver import IN_LIST, Connection, Listed, plain, sqlite3
+from watchkeeper.store.driver import IN_LIST, Connection, ConnectionReads, Listed, plain, sqlite3
+from watchkeeper.store.engine import Engine
 from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.schema import BY_NAME, Table
-from watchkeeper.store.search import postgres_index
 
 if TYPE_CHECKING:
     import psycopg
     from psycopg.pq.abc import PGresult
+
+    from watchkeeper.store.search.index import MessageIndex
 
 CONNECT_SECONDS = 10
 PING_SECONDS = 2
@@ -78,19 +81,13 @@ def lease_seconds() -> float:
 _NOW = "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 _UNTIL = f"{_NOW} + CAST(current_setting('watchkeeper.lease_seconds') AS double precision)"
 
-FENCE = (
-    "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END,"
-    f" lease_until = CASE WHEN lease_epoch = 0 THEN lease_until ELSE {_UNTIL} END"
-    " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq, CAST(pg_current_xact_id() AS text)"
-)
-"""As the writer's; it extends the lease, and tells the number of the transaction."""
 EXPECTING_FENCE = (
     "WITH fenced AS (UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END,"
     f" lease_until = {_UNTIL} WHERE id = ?2 AND lease_epoch = ?3 AND event_seq = ?4"
     f" AND lease_until > {_NOW} + CAST(current_setting('watchkeeper.lease_seconds') AS double precision) / 2"
     " RETURNING 1) SELECT 1 / count(*), CAST(pg_current_xact_id() AS text) FROM fenced"
 )
-"""`FENCE` for a host that knows its session's `event_seq` and does not wait for an answer: where the session is not as
+"""`PostgresEngine.fence` for a host that knows its session's `event_seq` and does not wait for an answer: where the session is not as
 it expects, the server divides by zero, and nothing that was sent after it is done. Half of the lease must be left:
 what reaches the server later than that is refused, since its host may have stopped waiting."""
 TAKE_LEASE = (
@@ -101,15 +98,7 @@ EXTEND_LEASE = f"UPDATE sessions SET lease_until = {_UNTIL} WHERE id = ? AND lea
 RELEASE_LEASE = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ?"
 LEASE_HOLDER = f"SELECT host_pid, host_name FROM sessions WHERE id = ? AND lease_until >= {_NOW}"
 LEASE_HOLDERS = f"SELECT id, host_pid, host_name FROM sessions WHERE id {IN_LIST} AND lease_until >= {_NOW}"
-LEASE_IS_ENDING = f"(lease_until IS NULL OR lease_until < {_NOW} + ?)"
-"""A condition on a row of `sessions`: its lease is free, or is in so many seconds unless it is extended."""
 LEASE_LEFT = f"SELECT lease_until, lease_until - {_NOW} FROM sessions WHERE id = ?"
-FREE_LEASE = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ? AND host_pid = ?"
-"""End the lease of a host that is known to be dead, whichever process started it."""
-SERVER_TIME = f"SELECT {_NOW}"
-CLAIM = f"SELECT pg_try_advisory_lock({UNFENCED_LOCK + 1}, hashtext(?))"
-UNCLAIM = f"SELECT pg_advisory_unlock({UNFENCED_LOCK + 1}, hashtext(?))"
-"""A worker starts a host for a session: an advisory lock that ends with the worker's connection."""
 WATCH = f"SELECT pg_advisory_lock_shared({UNFENCED_LOCK}, hashtext(?))"
 IS_WATCHED = (
     f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = {UNFENCED_LOCK}"
@@ -239,6 +228,8 @@ _TRIGGERS = (
 
 def creation() -> Iterator[str]:
     """The statements that make the tables of an empty database, from the catalogue (`store.schema`)."""
+    from watchkeeper.store.search import postgres_index
+
     for table in BY_NAME.values():
         yield _create_table(table)
         for statement in table.statements:
@@ -333,11 +324,13 @@ class PostgresCursor:
 class _Answer:
     """What one statement of a pipeline gets from the server."""
 
-    __slots__ = ("_at", "_pipeline", "result")
+    __slots__ = ("_at", "_pipeline", "lastrowid", "result")
 
     def __init__(self, pipeline: _Pipeline) -> None:
         self._pipeline = pipeline
         self._at = 0
+        self.lastrowid: int | None = None
+        """The id of the row that the statement inserts, if it was reserved for it."""
         self.result: PGresult | None = None
 
     def _received(self) -> PGresult:
@@ -501,7 +494,7 @@ class _Pipeline:
                 )
                 selector.select(INTERRUPTED_SECONDS)
                 if self._stop.is_set():
-                    raise sqlite3.OperationalError("the server does not answer")
+                    raise sqlite3.OperationalError("the server is not responding")
                 pgconn.consume_input()
                 while not ended and not pgconn.is_busy():
                     result = pgconn.get_result()
@@ -571,12 +564,61 @@ class _ReservedIds:
         self.left[:0] = sorted((row[0] for row in asked.fetchall()), reverse=True)
 
 
+class PostgresEngine(Engine):
+    """A database of PostgreSQL."""
+
+    fence = (
+        "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END,"
+        f" lease_until = CASE WHEN lease_epoch = 0 THEN lease_until ELSE {_UNTIL} END"
+        " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq, CAST(pg_current_xact_id() AS text)"
+    )
+    """It extends the lease, too."""
+    lease_is_in_row = True
+    no_vectors = "PostgreSQL databases do not store vectors"
+
+    def index(self, reads: ConnectionReads) -> MessageIndex:
+        from watchkeeper.store.search.postgres_index import PostgresIndex
+
+        return PostgresIndex(reads)
+
+    def now(self, connection: Connection) -> float:
+        return float(connection.execute(f"SELECT {_NOW}").fetchone()[0])
+
+    def sizes(self, connection: Connection) -> tuple[int, int]:
+        # A server does not tell how much of its files is free.
+        size = "SELECT CAST(pg_database_size(current_database()) AS bigint)"
+        return connection.execute(size).fetchone()[0], 0
+
+    def lease_is_ending(self, silent_seconds: float) -> tuple[str, tuple[float, ...]]:
+        return f"(lease_until IS NULL OR lease_until < {_NOW} + ?)", (
+            max(0.0, lease_seconds() - silent_seconds),
+        )
+
+    def free_lease(self, connection: Connection, session_id: str, epoch: int, pid: int) -> None:
+        sql = "UPDATE sessions SET lease_until = NULL WHERE id = ? AND lease_epoch = ? AND host_pid = ?"
+        connection.execute(sql, (session_id, epoch, pid))
+
+    def claim(self, connection: Connection, session_id: str, file: Path) -> Callable[[], None] | None:
+        # An advisory lock, which ends with the worker's connection.
+        lock = f"({UNFENCED_LOCK + 1}, hashtext(?))"
+        if not connection.execute(f"SELECT pg_try_advisory_lock{lock}", (session_id,)).fetchone()[0]:
+            return None
+
+        def release() -> None:
+            with contextlib.suppress(Exception):  # a lost connection has released it
+                connection.execute(f"SELECT pg_advisory_unlock{lock}", (session_id,)).fetchone()
+
+        return release
+
+
 class PostgresConnection:
     """One connection, used as one of SQLite: by one thread at a time.
 
     A connection that the server or the network cut is opened again by the next statement outside a
     transaction. Within one, the transaction fails as a whole.
     """
+
+    engine = PostgresEngine()
 
     def __init__(self, url: DatabaseUrl, *, read_only: bool = False) -> None:
         self.url = url
@@ -610,7 +652,7 @@ class PostgresConnection:
         if self._pipeline is not None:
             with _clear_errors():
                 if _takes_number(sql):
-                    return cast(PostgresCursor, self._insert(sql, values)[1])
+                    return self._insert(sql, values)
                 return cast(PostgresCursor, self._pipeline.send(translated(sql), values))
         if sql == "ROLLBACK":
             self._prepared.clear()  # psycopg deallocates all statements
@@ -712,15 +754,14 @@ class PostgresConnection:
             self._ids.clear()
             self._prepared.clear()
 
-    def insert(self, sql: str, parameters: Sequence[Any]) -> int:
-        """Run an INSERT of one row with values; returns the row's id, which is reserved beforehand: no answer
-        is waited for. All rows that a connection inserts into a table have such ids, so they grow."""
-        return self._insert(sql, parameters)[0]
-
-    def _insert(self, sql: str, parameters: Sequence[Any]) -> tuple[int, Any]:
+    def _insert(self, sql: str, parameters: Sequence[Any]) -> PostgresCursor:
+        """Run an INSERT of one row with values. Its `lastrowid` is reserved beforehand: no answer is waited for. All
+        rows that a connection inserts into a table have such ids, so they grow."""
         table, with_id = _with_id(sql)
         number = self._next_id(table)
-        return number, self.execute(with_id, (*parameters, number))
+        made: Any = self.execute(with_id, (*parameters, number))
+        made.lastrowid = number
+        return cast(PostgresCursor, made)
 
     def _next_id(self, table: str) -> int:
         """The id of a new row. In a pipeline more are asked for before the last one is taken."""
@@ -834,7 +875,7 @@ def connect(url: DatabaseUrl, *, read_only: bool = False) -> Connection:
     except ImportError as error:
         if host_fault(error) is not None:
             raise
-        raise MissingExtra("a database on PostgreSQL", "postgres") from None
+        raise MissingExtra("a PostgreSQL database", "postgres") from None
     return cast(Connection, PostgresConnection(url, read_only=read_only))
 
 
@@ -876,7 +917,7 @@ def await_server(url: DatabaseUrl, on_wait: Callable[[str], None]) -> None:
         try:
             answer = answers.get(timeout=None if said else PING_SECONDS)
         except queue.Empty:
-            answer = "it takes long"
+            answer = "no answer yet"
         if answer is None:
             return
         if isinstance(answer, BaseException):
@@ -898,14 +939,12 @@ def _is_away(url: DatabaseUrl, error: sqlite3.OperationalError) -> bool:
     return answer in (Ping.NO_RESPONSE, Ping.REJECT)
 
 
-def is_postgres(reads: object) -> bool:
-    """Whether a connection, or what has one, is one of PostgreSQL."""
-    return isinstance(getattr(reads, "connection", reads), PostgresConnection)
-
-
-def was_cancelled(error: BaseException) -> bool:
-    """Whether the server ended a statement that took too long."""
-    return type(error.__cause__).__name__ == "QueryCanceled"
+def versions(connection: Any) -> tuple[str, int]:
+    """The version of the server, as it says it, and that of the schema."""
+    row = connection.execute(
+        "SELECT current_setting('server_version'), version FROM schema_version"
+    ).fetchone()
+    return str(row[0]), int(row[1])
 
 
 def ask_ahead(connection: object, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
@@ -1009,7 +1048,7 @@ def _storable(value: str) -> str:
 def _line(said: str, state: str | None) -> str:
     """What the server said, on one line. It names no password: libpq's messages contain none."""
     line = " ".join(said.split()) or "the server gave no reason"
-    return f"this role may only read, so use one that may write ({line})" if state in _MAY_NOT else line
+    return f"this role is read-only; use one with write access ({line})" if state in _MAY_NOT else line
 
 
 _MAY_NOT = ("42501", "25006")
@@ -1044,15 +1083,15 @@ def check_version(connection: Connection, url: DatabaseUrl, version: int) -> Non
     """
     if connection.execute("SELECT to_regclass('schema_version') IS NULL").fetchone()[0]:
         raise StoreUnusable(
-            f"{url} has no tables of Watchkeeper yet; start a run there, with `wk run` or `wk demo`"
+            f"{url} has no Watchkeeper tables yet; start a run there with `wk run` or `wk demo`"
         )
     found = int(connection.execute("SELECT version FROM schema_version").fetchone()[0])
     if found > version:
         raise StoreUnusable(
-            f"{url} was written by a newer Watchkeeper (schema {found}, this program knows {version}); upgrade it"
+            f"{url} was written by a newer Watchkeeper (schema {found}, this version supports {version}); upgrade Watchkeeper"
         )
     if found < version:
         raise StoreUnusable(
-            f"{url} has schema {found} and this program needs {version}; migrations of PostgreSQL are not built:"
-            " export its sessions with the earlier version, and import them into a new database"
+            f"{url} has schema {found}; this version needs {version} and cannot migrate PostgreSQL databases."
+            " Export the sessions with the earlier version, and import them into a new database"
         )

@@ -13,6 +13,7 @@ from typing import Any
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import IN_LIST, Connection, list_of
+from watchkeeper.store.engine import engine_of, index_of
 from watchkeeper.store.lease import LeaseHolder, lock_path, probe
 from watchkeeper.store.library import (
     BEING_PURGED,
@@ -23,16 +24,14 @@ from watchkeeper.store.library import (
     without_host,
 )
 from watchkeeper.store.place import Place
-from watchkeeper.store.postgres import FREE_LEASE, is_postgres
 from watchkeeper.store.schema import TABLES, Table, owned
-from watchkeeper.store.search.index import index_until
 
 INDEX_SECONDS = 5.0
 """How long a prune removes the words of deleted messages from the index; the hosts continue the work."""
 
 _HELD = "held"
 """The key under which the settings of a session keep, while it is forked or pruned, which artifacts it refers to."""
-_LEFT_OVER = "left over where a fork, an import or a prune was stopped"
+_LEFT_OVER = "left over from an interrupted fork, import or prune"
 
 _FINISHED = "(s.status IN ('done', 'failed', 'cancelled') OR s.origin NOT IN ('run', 'fork'))"
 """Nothing of it waits to be carried on with. What other programs wrote never does."""
@@ -108,7 +107,7 @@ def plan_prune(
     at = time.time() if now is None else now
     connection = database.open_readonly(path)
     try:
-        file_bytes, free_bytes = _file_bytes(connection), _pages(connection, "freelist_count")
+        file_bytes, free_bytes = engine_of(connection).sizes(connection)
         total = connection.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0]
         chosen = _named(connection, path, names) if names else {}
         if not names and (
@@ -147,7 +146,7 @@ def prune_sessions(path: Place, plan: PrunePlan) -> PruneResult:
         transactions += in_short_transactions(connection, forget_places(connection))
         for session_id in work.gone:
             forget_files(path, session_id)
-        index_until(connection, seconds=INDEX_SECONDS)
+        index_of(connection).index_until(seconds=INDEX_SECONDS)
     return PruneResult(tuple(work.gone), tuple(work.refused), len(free), transactions)
 
 
@@ -167,12 +166,10 @@ def remove_unfinished(path: Place) -> tuple[str, ...]:
         left = unfinished_sessions(path, connection)
         if not left:
             return ()
-        for session_id in left if is_postgres(connection) else ():
-            # No one has to wait until the lease of a process lapses that was killed.
-            sql = "SELECT lease_epoch, host_pid, host_name FROM sessions WHERE id = ?"
-            epoch, pid, host_name = connection.execute(sql, (session_id,)).fetchone() or (0, None, None)
+        sql = f"SELECT id, lease_epoch, host_pid, host_name FROM sessions WHERE id {IN_LIST}"
+        for session_id, epoch, pid, host_name in connection.execute(sql, (list_of(left),)).fetchall():
             if LeaseHolder(pid or 0, host_name or "").has_ended:
-                connection.execute(FREE_LEASE, (session_id, epoch, pid))
+                engine_of(connection).free_lease(connection, session_id, epoch, pid)
         doomed = _described(connection, dict.fromkeys(left, _LEFT_OVER), {})
     return prune_sessions(path, PrunePlan(doomed, 0, 0, 0)).sessions
 
@@ -210,7 +207,7 @@ class _Pruning:
                     noted = unfinished_settings(sorted(held))
                     connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
                     yield from purge_all_but_its_row(connection, one.id)
-                    if is_postgres(connection):
+                    if engine_of(connection).lease_is_in_row:
                         yield END_TRANSACTION  # freeing the lease, by its own connection, waits for the session's row
             except DrivenElsewhere as driven:
                 self.refused.append(str(driven))
@@ -247,13 +244,13 @@ def vacuum(path: Path) -> tuple[int, int]:
         busy = live_sessions(connection, path)
         if busy:
             raise DrivenElsewhere(
-                f"not vacuumed: session {busy[0]} is running, and would have to wait; the free space is"
-                " reused, and `wk prune` returns it to the file system when no session runs"
+                f"not vacuumed: session {busy[0]} is running. The free space is"
+                " reused; to return it to the file system, run `wk delete --prune` when no session is running"
             )
-        before = _file_bytes(connection)
+        before, _ = engine_of(connection).sizes(connection)
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return before, _file_bytes(connection)
+        return before, engine_of(connection).sizes(connection)[0]
 
 
 def live_sessions(connection: Connection, path: Place) -> list[str]:
@@ -295,7 +292,7 @@ def _named(connection: Connection, path: Place, names: Sequence[str]) -> dict[st
         holder = probe(path, name)
         if holder is not None:
             raise DrivenElsewhere(
-                f"session {name} already runs in a background process (pid {holder.pid}); `wk pause {name}` first"
+                f"session {name} is already running in a background process (pid {holder.pid}); run `wk pause {name}` first"
             )
         chosen[name] = "named"
     return chosen
@@ -305,9 +302,9 @@ def _finished(
     connection: Connection, older_than_seconds: float | None, keep: int | None, at: float
 ) -> dict[str, str]:
     if keep is not None and keep < 0:
-        raise BadInput("--keep takes a number of sessions")
+        raise BadInput("--keep requires a number of sessions")
     before = at - older_than_seconds if older_than_seconds is not None else math.inf
-    why = f"not among the {keep} last active" if keep is not None else ""
+    why = f"not among the {keep} most recently active" if keep is not None else ""
     if older_than_seconds is not None:
         why = f"last active more than {older_than_seconds / 86_400:g} days ago"
     rows = connection.execute(
@@ -351,19 +348,6 @@ def _described(
         for one, why in wanted.items()
         if one in rows
     )
-
-
-def _file_bytes(connection: Connection) -> int:
-    return _pages(connection, "page_count")
-
-
-def _pages(connection: Connection, which: str) -> int:
-    """Bytes of all pages, or of the free ones; a server does not tell how much of its files is free."""
-    if is_postgres(connection):
-        size = "CAST(pg_database_size(current_database()) AS bigint)" if which == "page_count" else "0"
-        return int(connection.execute(f"SELECT {size}").fetchone()[0])
-    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (which, "page_size"))
-    return int(pages * size)
 
 
 # --- Deleting the rows of a session, a few at a time --------------------------------------------------------

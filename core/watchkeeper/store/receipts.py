@@ -106,7 +106,7 @@ class Receipt:
         late = [one for one in self.commands if one.after_last_edit]
         passed = [one.command for one in late if one.outcome is Outcome.PASSED]
         parts = [
-            *([] if self.calls else ["ended without any call"]),
+            *([] if self.calls else ["ended without a tool call"]),
             *([f"missing: {_listed(self.missing)}"] if self.missing else []),
             *([f"failed after the last edit: {_listed(self.failed)}"] if self.failed else []),
             *([f"passed after the last edit: {_listed(passed)}"] if passed else []),

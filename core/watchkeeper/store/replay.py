@@ -47,25 +47,28 @@ from watchkeeper.store.history import (
     Point,
     Row,
 )
-from watchkeeper.store.snapshot import (
-    APPROVAL_COLUMNS,
+from watchkeeper.store.projection import (
     COMPACTION_COLUMNS,
-    EVENT_COLUMNS,
     AgentFacts,
-    ApprovalFacts,
     CompactionFacts,
-    EventFacts,
-    Rates,
     SessionFacts,
-    SessionReading,
-    SessionSnapshotReader,
     TaskFacts,
     compaction_facts,
+)
+from watchkeeper.store.schema import BY_NAME
+from watchkeeper.store.snapshot import (
+    APPROVAL_COLUMNS,
+    EVENT_COLUMNS,
+    ApprovalFacts,
+    EventFacts,
+    Rates,
+    SessionReading,
+    SessionSnapshotReader,
 )
 
 PREVIEW = 300
 
-_FINISHED = frozenset({"applied", "rejected", "abandoned"})
+_FINISHED = frozenset({"applied", "rejected", "abandoned", "skipped"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class Recording:
                 ),
                 budgets=tuple(
                     row
-                    if self._history.budgets.value((row.task_id, row.kind), moment.end)
+                    if self._history.budgets.value((row.task_id, row.kind), moment.end) == "reached"
                     else replace(row, reached_at=None)
                     for row in self._now.budgets
                 ),
@@ -290,11 +293,10 @@ def _task(row: TaskFacts, columns: Row) -> TaskFacts:
 
 
 def _unfinished(each: CompactionFacts, status: str) -> CompactionFacts:
-    return replace(
-        each, status=status, reason=None, messages_removed=0, tokens_after=None, view_before=None, view_after=None,
-        cost_usd=None, stall_seconds=None if each.stall_seconds is None else 0.0, cache_tokens_invalidated=0,
-        ended_at=None,
-    )  # fmt: skip
+    later: Row = {name: value for name, value in BY_NAME["compactions"].later.items() if hasattr(each, name)}
+    if each.stall_seconds is None:
+        later.pop("stall_seconds")
+    return replace(each, **later | {"status": status})
 
 
 def _marks(history: History) -> list[Mark]:

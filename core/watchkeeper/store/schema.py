@@ -10,8 +10,9 @@ since 1970 (UTC). `commit_seq` is the number of the first event of the transacti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 REFERENCES = {
     **dict.fromkeys(
@@ -46,6 +47,9 @@ VERBATIM = frozenset((
 """Columns of text that hold ids, digests and words of this program. Any other text may contain a secret."""
 
 
+Since = Literal["commit", "event", "message", "turn", "revision", "reported", "always", "replayed"]
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table, and what each action on a session does with its rows.
@@ -62,8 +66,10 @@ class Table:
         json_text: the same for JSON that a document writes as text.
         outside: columns of text that name something outside the session, such as a folder or a model.
         local: columns that describe this database or machine, and nothing of the session: a document has none.
-        append_only: no column that a fork needs ever changes, so a row belongs to every moment after its
-            `commit_seq`. For other tables `store.history.RowsAt` has a rule.
+        since: from when on a row counts, for a fork: its `commit`, its `event`, its `message`, its `turn` or its plan's
+            `revision`; `reported` by events of it; `always`; or `replayed`, where `store.history.RowsAt` has a rule.
+        carried_by: the column of the message that carries the row's end. Without it, events tell of the end.
+        later: columns that get their values at the row's end, and what they hold before it.
         forked: a fork copies the rows.
         exported: a document has the rows.
     """
@@ -79,7 +85,9 @@ class Table:
     json_text: dict[str, str] = field(default_factory=dict)
     outside: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
-    append_only: bool = False
+    since: Since = "replayed"
+    carried_by: str = ""
+    later: Mapping[str, str | float | None] = field(default_factory=dict)
     forked: bool = True
     exported: bool = True
 
@@ -239,6 +247,7 @@ TABLES = (
         owner="plan",
         key="revision",
         json={"task_queue": "array", "plan_graph_snapshot": "array"},
+        since="revision",
     ),
     Table(
         "tasks",
@@ -390,6 +399,7 @@ TABLES = (
         ),
         numbered=True,
         outside=("model",),
+        since="commit",
     ),
     Table(
         "compactions",
@@ -426,6 +436,23 @@ TABLES = (
         numbered=True,
         json_text={"prepared": "object"},
         outside=("model",),
+        since="reported",
+        later={
+            "status": "running",
+            "reason": None,
+            "messages_removed": 0,
+            "tokens_after": None,
+            "view_before": None,
+            "view_after": None,
+            "model_call_id": None,
+            "cost_usd": None,
+            "cache_tokens_invalidated": 0,
+            "prepared": None,
+            "seconds": None,
+            "stall_seconds": 0.0,
+            "tokens_spent": 0,
+            "ended_at": None,
+        },
     ),
     Table(
         "messages",
@@ -454,6 +481,7 @@ TABLES = (
         owner="agent",
         json={"content": "array text"},
         local=("id",),
+        since="message",
     ),
     Table(
         "observations",
@@ -473,11 +501,12 @@ TABLES = (
         compaction_id INTEGER,
         created_at REAL NOT NULL,
         commit_seq INTEGER,
+        ledger TEXT,
         PRIMARY KEY (agent_id, id)
         """,
         owner="agent",
-        json={"citations": "array", "replaces": "array"},
-        append_only=True,
+        json={"citations": "array", "replaces": "array", "ledger": "object"},
+        since="commit",
     ),
     Table(
         "views",
@@ -499,7 +528,7 @@ TABLES = (
         owner="agent",
         key="version",
         json={"observations": "array", "elided": "array", "pins": "array"},
-        append_only=True,
+        since="commit",
     ),
     Table(
         "steps",
@@ -515,6 +544,9 @@ TABLES = (
         """,
         owner="agent",
         key="turn",
+        since="turn",
+        carried_by="results_seq",
+        later={"results_seq": None, "ended_at": None},
     ),
     Table(
         "tool_calls",
@@ -547,6 +579,7 @@ TABLES = (
         owner="agent",
         numbered=True,
         json={"result": "", "edited_input": "object"},
+        since="turn",
     ),
     Table(
         "approvals",
@@ -577,6 +610,15 @@ TABLES = (
         json={"edited_input": "object"},
         outside=("folder", "premises"),
         local=("premises",),
+        since="reported",
+        later={
+            "status": "waiting",
+            "decided_by": None,
+            "reason": None,
+            "decided_at": None,
+            "scope": None,
+            "edited_input": None,
+        },
     ),
     # A fork begins without any: a person allowed them for one session.
     Table(
@@ -613,7 +655,7 @@ TABLES = (
         statements=("CREATE INDEX memory_snapshots_session ON memory_snapshots (session_id)",),
         owner="agent",
         key="agent_id",
-        append_only=True,
+        since="commit",
     ),
     Table(
         "outputs",
@@ -633,7 +675,7 @@ TABLES = (
             "CREATE INDEX outputs_agent ON outputs (agent_id)",
         ),
         numbered=True,
-        append_only=True,
+        since="commit",
     ),
     Table(
         "handoffs",
@@ -652,7 +694,7 @@ TABLES = (
         statements=("CREATE INDEX handoffs_session ON handoffs (session_id)",),
         numbered=True,
         json={"inputs_ref": "array", "expected_outputs": "array"},
-        append_only=True,
+        since="commit",
     ),
     Table(
         "inbox",
@@ -672,6 +714,9 @@ TABLES = (
         ),
         numbered=True,
         json={"payload": "object"},
+        since="commit",
+        carried_by="delivered_seq",
+        later={"delivered_seq": None},
     ),
     Table(
         "commands",
@@ -699,6 +744,7 @@ TABLES = (
         ),
         numbered=True,
         json={"payload": "object"},
+        since="reported",
     ),
     Table(
         "budgets",
@@ -715,6 +761,8 @@ TABLES = (
         """,
         statements=("CREATE UNIQUE INDEX budgets_scope ON budgets (session_id, ifnull(task_id, ''), kind)",),
         numbered=True,
+        since="always",
+        later={"reached_at": None, "required": None},
     ),
     Table(
         "facts",
@@ -754,6 +802,7 @@ TABLES = (
         numbered=True,
         json={"sources": "array"},
         outside=("workspace",),
+        since="commit",
     ),
     Table(
         "state_changes",
@@ -768,7 +817,7 @@ TABLES = (
         statements=("CREATE INDEX state_changes_session ON state_changes (session_id)",),
         numbered=True,
         json={"old_values": "object"},
-        append_only=True,
+        since="commit",
     ),
     Table(
         "events",
@@ -785,6 +834,7 @@ TABLES = (
         """,
         key="seq",
         json={"data": "object"},
+        since="event",
     ),
     # Only imported sessions have some, and these are not forked.
     Table(
@@ -1037,6 +1087,27 @@ TABLES = (
         kind TEXT NOT NULL DEFAULT 'rate',
         noted_at REAL,
         PRIMARY KEY (provider, model)
+        """,
+        owner="",
+        key="",
+        forked=False,
+        exported=False,
+    ),
+    Table(
+        "quota_readings",
+        """
+        provider TEXT NOT NULL,
+        account TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        minutes INTEGER NOT NULL,
+        used_percent REAL NOT NULL,
+        resets_at REAL,
+        read_at REAL NOT NULL,
+        source TEXT NOT NULL,
+        first_percent REAL NOT NULL,
+        first_at REAL NOT NULL,
+        alerted_percent REAL,
+        PRIMARY KEY (provider, account, scope, minutes)
         """,
         owner="",
         key="",

@@ -1,4 +1,4 @@
-"""Rows of `sessions`, `budgets` and `live`."""
+"""Rows of `sessions`, `events`, `budgets` and `live`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,130 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.readers import OWN_ORIGINS
 from watchkeeper.records.states import SESSION_ENDED, SESSION_MOVES, SessionStatus, check
-from watchkeeper.store.driver import Reads, beginning, decode_or, encode, plain
+from watchkeeper.store.driver import Reads, beginning, column, decode, decode_or, encode, first, plain
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection
     from watchkeeper.store.transaction import SessionStore, Transaction
     from watchkeeper.store.writer import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session in its present state. Its texts are not sanitised."""
+
+    id: str
+    status: SessionStatus
+    goal: str
+    title: str | None
+    workspace: str
+    model: str
+    origin: str
+    status_reason: str | None
+    planner_agent_id: str | None
+    current_plan_id: str | None
+    settings: str
+    """JSON text, as stored."""
+    needs: str | None
+    """JSON text, as stored: what a worker has to offer; None for a session that was never left to workers."""
+    created_at: float
+    hosted_seconds: float
+    """For how long hosts had it, as far as it is recorded."""
+    lease_epoch: int
+    deleted_at: float | None
+
+    @property
+    def name(self) -> str:
+        """What it is called: its title, else its goal."""
+        return self.title or self.goal
+
+
+_COLUMNS = (
+    "id, status, goal, title, workspace, model, origin, status_reason, planner_agent_id, current_plan_id, settings,"
+    " needs, created_at, hosted_seconds, lease_epoch, deleted_at"
+)
+
+
+def load(reads: Reads, session_id: str) -> Session | None:
+    row = reads.one(f"SELECT {_COLUMNS} FROM sessions WHERE id = ?", (session_id,))
+    return Session(row[0], SessionStatus(row[1]), *row[2:]) if row is not None else None
+
+
+def require(reads: Reads, session_id: str) -> Session:
+    """The session of that id, which was found before.
+
+    Raises:
+        NotFound: it is gone.
+    """
+    found = load(reads, session_id)
+    if found is None:
+        raise NotFound(f"no session {session_id}; list them with `wk sessions`")
+    return found
+
+
+def of_agent(reads: Reads, agent_id: str) -> Session | None:
+    """The session of an agent, maybe a deleted one; None if there is no such agent."""
+    session_id = first(reads, str, "SELECT session_id FROM agents WHERE id = ?", (agent_id,))
+    return load(reads, session_id) if session_id is not None else None
+
+
+def newest_event(reads: Reads, session_id: str) -> int:
+    """The number of the newest event of a session."""
+    return first(reads, int, "SELECT event_seq FROM sessions WHERE id = ?", (session_id,)) or 0
+
+
+def turns_made(reads: Reads, session_id: str) -> tuple[int, int]:
+    """How many turns the agents of a session have made, and the number of the newest event that counts for it."""
+    row = reads.one(
+        "SELECT (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = s.id), event_seq FROM sessions s"
+        " WHERE id = ?",
+        (session_id,),
+    )
+    return int(row[0]), int(row[1])
+
+
+def turns_between(reads: Reads, session_id: str, after: int, through: int | None = None) -> int:
+    """How many turns events `after + 1 … through` (None: all later ones) tell of."""
+    sql = (
+        "SELECT count(*) FROM events WHERE session_id = ? AND seq > ? AND seq <= ? AND kind = 'model.replied'"
+    )
+    return first(reads, int, sql, (session_id, after, 1 << 62 if through is None else through)) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a session. Its names are not sanitised."""
+
+    seq: int
+    at: float
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    agent: str | None
+    """What the agent is called."""
+    task: str | None
+    """What the task is called."""
+    stored: str
+    """Its data as JSON text."""
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = decode(self.stored)
+        return found
+
+
+def events_after(reads: Reads, session_id: str, seq: int) -> list[Event]:
+    """The events of a session behind that one, oldest first."""
+    rows = reads.all(
+        f"SELECT e.seq, e.at, e.kind, e.agent_id, e.task_id, {AGENT_NAME}, {TASK_NAME}, e.data FROM events e"
+        " LEFT JOIN agents a ON a.id = e.agent_id LEFT JOIN tasks t ON t.id = e.task_id"
+        " WHERE e.session_id = ? AND e.seq > ? ORDER BY e.seq",
+        (session_id, seq),
+    )
+    return [Event(*row) for row in rows]
 
 
 def create(
@@ -36,7 +153,7 @@ def create(
     """
     if plain(workspace) != workspace:
         raise BadInput(
-            f"the name of the workspace {plain(workspace)} is not UTF-8; rename it or choose another with"
+            f"the workspace name {plain(workspace)} is not UTF-8; rename it or choose another with"
             " --workspace"
         )
     connection = group.connection
@@ -92,8 +209,16 @@ def set_settings(tx: Transaction, settings: dict[str, Any]) -> None:
     tx.execute("UPDATE sessions SET settings = ? WHERE id = ?", (encode(settings), tx.session_id))
 
 
-OWN_ORIGINS = ("run", "fork")
-"""Origins of sessions that this program drives itself; every other session was imported."""
+def set_planner(tx: Transaction, agent_id: str) -> None:
+    """The agent is the session's planner."""
+    tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent_id, tx.session_id))
+
+
+def add_hosted_seconds(tx: Transaction, seconds: float) -> None:
+    """Count that a host had the session for so much longer."""
+    tx.execute(
+        "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?", (seconds, tx.session_id)
+    )
 
 
 def newest_session(connection: Connection, *, own: bool = False, workspace: str | None = None) -> str | None:
@@ -109,6 +234,32 @@ def newest_session(connection: Connection, *, own: bool = False, workspace: str 
         (*(OWN_ORIGINS if own else ()), *(() if workspace is None else (workspace,))),
     ).fetchone()
     return str(row[0]) if row else None
+
+
+def newest_ids(reads: Reads, most: int) -> list[str]:
+    """The ids of the sessions that were added last, the newest first; no deleted ones."""
+    sql = "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY ordinal DESC LIMIT ?"
+    return column(reads, str, sql, (most,))
+
+
+def models_of(reads: Reads, most: int) -> list[str]:
+    """Models that sessions were started with."""
+    return column(reads, str, "SELECT DISTINCT model FROM sessions WHERE deleted_at IS NULL LIMIT ?", (most,))
+
+
+def live_outside(reads: Reads) -> list[tuple[str, str]]:
+    """The id and the name of each session that runs in another program, or as a fork."""
+    rows = reads.all(
+        "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin <> 'run' AND deleted_at IS NULL"
+    )
+    return [(row[0], row[1] or row[2] or "") for row in rows]
+
+
+def running_sessions(reads: Reads) -> list[str]:
+    """The id of each session that is stored as running, own or imported; no process need run it."""
+    return [
+        row[0] for row in reads.all("SELECT id FROM sessions WHERE status = 'running' AND deleted_at IS NULL")
+    ]
 
 
 def last_active_session(connection: Connection) -> str | None:
@@ -155,7 +306,7 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
         return found
     rows = ask("SELECT id FROM sessions WHERE id = ? AND deleted_at IS NULL", (name,))
     if not rows and ask("SELECT 1 FROM sessions WHERE id = ? AND deleted_at > 0", (name,)):
-        raise NotFound(f"session {name} was deleted; `wk restore {name}` brings it back")
+        raise NotFound(f"session {name} was deleted; restore it with `wk delete --restore {name}`")
     if not rows:
         sql = "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' AND deleted_at IS NULL LIMIT 6"
         rows = ask(sql, (beginning(name),)) if name else []
@@ -163,7 +314,7 @@ def find(connection: Connection, name: str, *, own: bool = False) -> str:
         raise NotFound(f"no session {name!r}; list them with `wk sessions`")
     if len(rows) > 1:
         several = ", ".join(row[0] for row in rows[:5])
-        raise BadInput(f"{name!r} could be {several}; give more characters")
+        raise BadInput(f"{name!r} is ambiguous: {several}; give more characters")
     return str(rows[0][0])
 
 
@@ -189,6 +340,28 @@ def continued_by(reads: Reads, session_id: str) -> list[str]:
         found.append(name)
         session_id = name
     return found
+
+
+# --- What an agent does in this moment ------------------------------------------------------------------------
+
+
+def show_live(
+    tx: Transaction, rows: Iterable[tuple[str, str, str, str, float, float | None]], now: float
+) -> None:
+    """Write what agents do, each in place of what it did before: agent, activity, detail, the end of what is streamed,
+    since when, until when. `now`: wall time of the host."""
+    tx.executemany(
+        "INSERT INTO live (agent_id, activity, detail, text, since, until, session_id, updated_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET activity = excluded.activity,"
+        " detail = excluded.detail, text = excluded.text, since = excluded.since, until = excluded.until,"
+        " updated_at = excluded.updated_at",
+        [(*row, tx.session_id, now) for row in rows],
+    )
+
+
+def clear_live(tx: Transaction) -> None:
+    """Forget what a host before showed of the session's agents."""
+    tx.execute("DELETE FROM live WHERE session_id = ?", (tx.session_id,))
 
 
 # --- How a session's tool processes are contained -----------------------------------------------------------

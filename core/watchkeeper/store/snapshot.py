@@ -8,25 +8,39 @@ the same object as before, so that a caller compares two readings by identity.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from watchkeeper.records.messages import context_used
-from watchkeeper.records.text import one_line
-from watchkeeper.records.usage_limits import UsageLimit, session_limit
+from watchkeeper.records.readers import OWN_ORIGINS
 from watchkeeper.store.commands import CALL_OPEN
-from watchkeeper.store.driver import IN_LIST, Connection, list_of, row_lines, row_list
-from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS, UNLOGGED_CALLS
-from watchkeeper.store.names import AGENT_NAME, TASK_NAME, agent_label, task_name
+from watchkeeper.store.driver import IN_LIST, Connection, Queries, list_of, row_lines
+from watchkeeper.store.names import AGENT_NAME, TASK_NAME
 from watchkeeper.store.postgres import ask_ahead
+from watchkeeper.store.projection import (
+    AGENT_COLUMNS,
+    AGENTS,
+    COMPACTION_COLUMNS,
+    SESSION,
+    SPENDING,
+    TASK_COLUMNS,
+    TASKS,
+    AgentFacts,
+    CompactionFacts,
+    CountedSession,
+    Raw,
+    SessionFacts,
+    TaskFacts,
+    agent_facts,
+    compaction_facts,
+    session_facts,
+    sessions,
+    task_facts,
+)
 
 T = TypeVar("T")
-Raw = list[Any]
-"""One row as parsed from JSON."""
 Statement = tuple[str, tuple[object, ...]]
 """SQL and its parameters."""
 
@@ -74,215 +88,6 @@ def accept_any_text(connection: Connection) -> Connection:
 # `SessionSnapshotReader` reads them. Texts are as stored: hostile until sanitised.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
-    """What a session or an agent has used so far: columns of the same names."""
-
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    cost_usd: float | None
-    unpriced_calls: int
-    model_calls: int
-    retries: int
-    errors: int
-    cost_estimated: bool = False
-    """Some of the cost rests on an estimated price or on estimated tokens."""
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and output, cache reads included: what budgets count."""
-        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
-
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether the cost leaves something out."""
-        return self.unpriced_calls > 0
-
-
-SPENDING = tuple(each.name for each in fields(Spending) if each.name != "cost_estimated")
-"""The columns of `sessions` and of `agents` that hold it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFacts(Spending):
-    """One session as its row says. Whether a host drives it is the lease's to tell."""
-
-    id: str
-    goal: str
-    title: str | None
-    workspace: str
-    model: str
-    origin: str
-    status: str
-    status_reason: str | None
-    created_at: float
-    last_active: float
-    ended_at: float | None
-    hosted_seconds: float
-    planner_agent_id: str | None
-    current_plan_id: str | None
-    event_seq: int
-    host_pid: int | None
-    host_name: str | None
-    roles: str | None = None
-    """As stored (see `roles_of`)."""
-    missing_logs: int = 0
-    """Agents of an imported session whose logs are not here: tokens and cost are lower bounds where there are
-    any."""
-    unlogged_calls: int = 0
-    """Model calls that an imported session's logs show, and do not count; the same holds."""
-
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether the cost leaves something out."""
-        return bool(self.unpriced_calls or self.missing_logs or self.unlogged_calls)
-
-
-@dataclass(frozen=True, slots=True)
-class RoleFacts:
-    """A role of a session. Texts are hostile until sanitised: a workspace may have written them."""
-
-    role: str
-    source: str
-    """`built-in`, or its file."""
-    model: str
-    unconfirmed: str | None
-    """The workspace's choice of a dearer model, without a person's confirmation."""
-    effort: str | None = None
-    """How much its agents were asked to think; None: nothing was chosen."""
-    effort_used: str | None = None
-    """What `model` has in its place; None: it has no effort."""
-
-    @property
-    def is_built_in(self) -> bool:
-        return self.source == "built-in"
-
-    @property
-    def effort_text(self) -> str:
-        """`high`, `max (uses high)`, or empty where nothing was chosen."""
-        if self.effort is None or self.effort == self.effort_used:
-            return self.effort or ""
-        if self.effort_used is None:
-            return f"{self.effort} (the model has none)"
-        return f"{self.effort} (uses {self.effort_used})"
-
-
-@lru_cache(maxsize=16)
-def roles_of(text: str | None) -> Mapping[str, RoleFacts]:
-    """The roles of a session's row, by name; none where no host has read them. What is not a role is left
-    out."""
-    try:
-        records = json.loads(text or "[]")
-    except ValueError:
-        return {}
-    found = {}
-    for one in records if isinstance(records, list) else ():
-        if isinstance(one, dict) and all(
-            isinstance(one.get(name), str) for name in ("role", "source", "model")
-        ):
-            asked, effort, used = (
-                value if isinstance(value := one.get(name), str) else None
-                for name in ("unconfirmed", "effort", "effort_used")
-            )
-            found[one["role"]] = RoleFacts(one["role"], one["source"], one["model"], asked, effort, used)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFacts:
-    """One task of the plan."""
-
-    id: str
-    plan_id: str
-    name: str
-    position: int
-    title: str
-    role: str
-    model: str | None
-    status: str
-    status_reason: str | None
-    attempt: int
-    assigned_agent: str | None
-    result: str | None
-    error: str | None
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    depends_on: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """The name to show; the title describes it. Sanitised, on one line."""
-        return one_line(task_name(self.name, self.title, self.role), 500)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFacts:
-    """What an agent does at this moment."""
-
-    activity: str
-    """`working`, `waiting`, `slot`, `retrying`, `rate_limited`, `tool` or `idle`."""
-    detail: str
-    text: str
-    """The end of the reply that streams in, as much of it as the host shows
-    (`runtime.host.SHOWN_CHARACTERS`)."""
-    since: float
-    until: float | None
-    updated_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFacts(Spending):
-    """One agent with its running totals."""
-
-    id: str
-    parent_agent_id: str | None
-    task_id: str | None
-    name: str
-    role: str
-    model: str
-    attempt: int
-    goal: str
-    status: str
-    status_reason: str | None
-    turn: int
-    view_version: int
-    last_seq: int
-    message_tokens: int
-    context_limit: int
-    context_tokens: int
-    composition: tuple[tuple[str, int], ...]
-    """Tokens of the context by kind, as the host counted them."""
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    last_active: float
-    active_seconds: float
-    compactions: int
-    live: LiveFacts | None = None
-    parked_until: float | None = None
-    """Wall time at which the usage limit ends for which it is parked."""
-    program: str | None = None
-    """The agent program that does its work, and keeps its context; None for Watchkeeper's own loop."""
-
-    @property
-    def label(self) -> str:
-        """The name to show. Sanitised, on one line."""
-        return one_line(self.name, 500) or one_line(self.role, 120)
-
-    @property
-    def full_label(self) -> str:
-        """The name with the role in brackets, where that says more. Sanitised, on one line."""
-        return agent_label(self.name, self.role, self.task_id)
-
-    @property
-    def context_used(self) -> int:
-        """Tokens that its next call would send."""
-        return context_used(self.context_tokens, self.composition)
-
-
 @dataclass(frozen=True, slots=True)
 class EventFacts:
     """One event of the session's log. `data` is JSON text."""
@@ -293,31 +98,6 @@ class EventFacts:
     agent_id: str | None
     task_id: str | None
     data: str
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionFacts:
-    """One pass over an agent's context."""
-
-    id: int
-    agent_id: str
-    trigger: str
-    status: str
-    instructions: str | None
-    reason: str | None
-    high_water: int | None
-    messages_removed: int
-    tokens_before: int | None
-    tokens_after: int | None
-    view_before: int | None
-    view_after: int | None
-    model: str | None
-    cost_usd: float | None
-    stall_seconds: float | None
-    """How long the agent's loop waited for it; None if unknown."""
-    cache_tokens_invalidated: int
-    requested_at: float
-    ended_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,29 +159,6 @@ class Rates:
         return not (self.tokens_per_minute or self.events_per_second or self.cost_per_minute)
 
 
-def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
-    """A pass of a session of this origin. Other programs' logs do not say how long a pass blocked; 0 would be
-    a claim."""
-    facts = CompactionFacts(*row)
-    return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
-
-
-@lru_cache(maxsize=4096)
-def composition_of(text: str) -> tuple[tuple[str, int], ...]:
-    """The tokens of a context by kind, in the order stored; values that are no numbers are left out."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return ()
-    if not isinstance(value, dict):
-        return ()
-    return tuple(
-        (str(kind), int(tokens))
-        for kind, tokens in value.items()
-        if isinstance(tokens, (int, float)) and math.isfinite(tokens)
-    )
-
-
 # --- The dashboard's reading of one session -----------------------------------------------------------------
 #
 # A renewal costs what changed since the reading before. It compares every row, inside SQLite: its result is
@@ -417,52 +174,8 @@ NEWEST_CALLS = 2_000
 """Among so many of the newest calls, and of the newest events, the reading looks for what is within those seconds."""
 NEWEST_EVENTS = 5_000
 
-_SESSION_COLUMNS = (
-    "id", "goal", "title", "workspace", "model", "origin", "status", "status_reason", "created_at", "last_active", "ended_at",
-    "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", "roles", *SPENDING,
-)  # fmt: skip
-_SESSION = (
-    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS}, {UNLOGGED_CALLS},"
-    " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
-    " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
-)
-
-_NEEDS = row_list("depends_on", "task_dependencies WHERE task_id = tasks.id ORDER BY position")
-_TASKS = row_lines(
-    "id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt,"
-    f" assigned_agent, substr(result, 1, 2000), substr(error, 1, 2000), created_at, started_at, ended_at, {_NEEDS}",
-    "tasks WHERE session_id = ? ORDER BY position, id",
-)
-
-_AGENT_COLUMNS = (
-    "id", "parent_agent_id", "task_id", "name", "role", "model", "attempt", "status", "status_reason", "turn", "view_version",
-    "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at", "started_at", "ended_at",
-    "last_active", "active_seconds", "compactions", "parked_until", *SPENDING,
-)  # fmt: skip
-_LIVE_COLUMNS = ("activity", "detail", "since", "until", "updated_at")
-_AGENT_ESTIMATED = (
-    "EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS"
-    " NOT NULL"
-    " AND (price_status = 'estimated' OR usage_exact = 0))"
-)
-_AGENTS = row_lines(
-    ", ".join(
-        [
-            *(AGENT_NAME if each == "name" else f"a.{each}" for each in _AGENT_COLUMNS),
-            *(f"l.{each}" for each in _LIVE_COLUMNS),
-            "substr(l.text, 1, 4000), substr(a.current_goal, 1, 4000)",
-            _AGENT_ESTIMATED,
-            "(SELECT program FROM agent_programs WHERE agent_id = a.id)",
-        ]
-    ),
-    "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.ordinal",
-)
-
-COMPACTION_COLUMNS = (
-    "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
-    " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
-    " requested_at, ended_at"
-)
+_TASKS = row_lines(TASK_COLUMNS, TASKS)
+_AGENTS = row_lines(AGENT_COLUMNS, AGENTS)
 APPROVAL_COLUMNS = "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note"
 EVENT_COLUMNS = "seq, at, kind, agent_id, task_id, substr(data, 1, 4000)"
 """What a live reading and a replay read of each row, in the order of the fields."""
@@ -527,11 +240,13 @@ class SessionSnapshotReader:
         self.session_id = session_id
         self._session: tuple[object, ...] = ()
         self._facts: SessionFacts | None = None
-        self._tasks = IncrementalQuery(_TASKS, _task)
-        self._agents = IncrementalQuery(_AGENTS, _agent)
+        self._tasks = IncrementalQuery(_TASKS, task_facts)
+        self._agents = IncrementalQuery(_AGENTS, agent_facts)
         self._compactions = IncrementalQuery(
             _COMPACTIONS,
-            lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else ""),
+            lambda raw: compaction_facts(
+                raw, self._facts.origin if self._facts is not None else OWN_ORIGINS[0]
+            ),
         )
         self._approvals = IncrementalQuery(_APPROVALS, lambda raw: ApprovalFacts(*raw))
         self._commands = IncrementalQuery(_COMMANDS, lambda raw: CommandFacts(*raw))
@@ -545,17 +260,11 @@ class SessionSnapshotReader:
         """The present session; None if it was deleted or never existed. Call it inside one transaction. A server is asked
         what is read `beside` in the same round trip."""
         ask_ahead(connection, chain(self._asked(now), beside))
-        row = connection.execute(_SESSION, (self.session_id,)).fetchone()
+        row = connection.execute(SESSION, (self.session_id,)).fetchone()
         if row is None:
             return None
         if row != self._session or self._facts is None:
-            values = dict(zip(_SESSION_COLUMNS, row[:-3], strict=True))
-            self._session, self._facts = (
-                row,
-                SessionFacts(
-                    **values, missing_logs=row[-3], unlogged_calls=row[-2], cost_estimated=bool(row[-1])
-                ),
-            )
+            self._session, self._facts = row, session_facts(row)
         facts, only = self._facts, (self.session_id,)
         events, whole = self._tail(connection, facts.event_seq)
         return SessionReading(
@@ -580,7 +289,7 @@ class SessionSnapshotReader:
         """The statements of a reading, as far as they are known before."""
         only = (self.session_id,)
         folds = (self._tasks, self._agents, self._compactions, self._approvals, self._commands, self._budgets)
-        yield from ((sql, only) for sql in (_SESSION, *(fold.sql for fold in folds)))
+        yield from ((sql, only) for sql in (SESSION, *(fold.sql for fold in folds)))
         yield _EVENTS, (self.session_id, self._last_seq, EVENTS_KEPT)
         if self._pace.is_due(now):
             yield _SPEND, (self.session_id, NEWEST_CALLS, now - SPEND_SECONDS)
@@ -628,24 +337,6 @@ class _Pace:
         if rates != self._rates:
             self._rates = rates
         return self._rates
-
-
-def _task(raw: Raw) -> TaskFacts:
-    needs = raw[16]  # a list within a list: SQLite may give it as JSON or as its text
-    return TaskFacts(*[*raw[:16], tuple(needs if isinstance(needs, list) else json.loads(needs))])
-
-
-def _agent(raw: Raw) -> AgentFacts:
-    *columns, text, goal, estimated, program = raw
-    values = dict(zip((*_AGENT_COLUMNS, *_LIVE_COLUMNS), columns, strict=True))
-    live = {each: values.pop(each) for each in _LIVE_COLUMNS}
-    return AgentFacts(
-        **values | {"composition": composition_of(values["composition"])},
-        goal=goal,
-        live=LiveFacts(**live, text=text) if live["activity"] is not None else None,
-        cost_estimated=bool(estimated),
-        program=program,
-    )
 
 
 # --- Which passes were undone -------------------------------------------------------------------------------
@@ -715,40 +406,18 @@ FLEET_SECONDS = 86_400.0
 """Without a choice, sessions that run, are paused, or were active in this time are listed."""
 FLEET_SESSIONS = 500
 
-_FLEET_COLUMNS = (
-    "id",
-    "goal",
-    "title",
-    "model",
-    "origin",
-    "status",
-    "status_reason",
-    "last_active",
-    "event_seq",
-    "queued_at",
-    *SPENDING,
-)
 _FLEET = row_lines(
-    ", ".join(_FLEET_COLUMNS),
+    f"id, goal, title, model, origin, status, status_reason, last_active, event_seq, queued_at, {', '.join(SPENDING)}",
     "(SELECT * FROM sessions WHERE deleted_at IS NULL AND (id "
     + IN_LIST
     + " OR ? = 1 AND (status IN ('running', 'paused')"
     " OR last_active >= ?)) ORDER BY ordinal DESC LIMIT ?) listed",
 )
+"""What tells that a session changed."""
 _FLEET_DETAILS = (
-    "SELECT s.id, (SELECT count(*) FROM tasks WHERE session_id = s.id AND status <> 'dropped'),"
-    " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'done'),"
-    " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed'),"
-    f" (SELECT substr({TASK_NAME}, 1, 300) FROM tasks t WHERE session_id = s.id AND status = 'running'"
+    f"SELECT s.id, (SELECT substr({TASK_NAME}, 1, 300) FROM tasks t WHERE session_id = s.id AND status = 'running'"
     " ORDER BY started_at DESC, id LIMIT 1),"
-    " (SELECT count(*) FROM agents WHERE session_id = s.id),"
-    " (SELECT count(*) FROM agents WHERE session_id = s.id AND status = 'working'),"
-    " EXISTS (SELECT 1 FROM budgets WHERE session_id = s.id AND reached_at IS NOT NULL),"
-    " EXISTS (SELECT 1 FROM model_calls WHERE session_id = s.id AND cost_usd IS NOT NULL"
-    " AND (price_status = 'estimated' OR usage_exact = 0)),"
-    " (SELECT min(parked_until) FROM agents WHERE session_id = s.id AND status = 'parked'),"
-    " (SELECT status_reason FROM agents WHERE session_id = s.id AND status = 'parked'"
-    " ORDER BY parked_until LIMIT 1)"
+    " EXISTS (SELECT 1 FROM budgets WHERE session_id = s.id AND reached_at IS NOT NULL)"
     f" FROM sessions s WHERE s.id {IN_LIST}"
 )
 _FLEET_QUESTIONS = (
@@ -768,37 +437,23 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRow(Spending):
-    """One session. Whether a host drives it is the lease's to tell. Texts are hostile until sanitised."""
+class FleetRow(CountedSession):
+    """One session among several, with what of it needs a person."""
 
-    id: str
-    goal: str
-    title: str | None
-    model: str
-    origin: str
-    status: str
-    status_reason: str | None
-    last_active: float
-    event_seq: int
-    queued_at: float | None = None
-    """Since when workers may drive it; it waits for one while no host does."""
-    tasks: int = 0
-    """Tasks of the plan, without those that were dropped."""
-    tasks_done: int = 0
-    tasks_failed: int = 0
     task: str | None = None
     """The name of the task that was started last among those that run."""
-    agents: int = 0
-    working: int = 0
-    """Agents at work."""
     budget_reached: bool = False
     questions: int = 0
     """How many wait for a person."""
     question: Question | None = None
+    """The oldest of them."""
     cost_per_minute: float = 0.0
     """US dollars in the last minute."""
-    limit: UsageLimit | None = None
-    """The usage limit that stops the session."""
+
+    @property
+    def tasks_planned(self) -> int:
+        """Tasks of the plan, without those that were dropped."""
+        return self.tasks - self.tasks_dropped
 
 
 class FleetReader:
@@ -806,9 +461,9 @@ class FleetReader:
 
     def __init__(self, session_ids: Sequence[str] = ()) -> None:
         self._parameters = (list_of(session_ids), not session_ids)
-        self._sessions = IncrementalQuery(_FLEET, _fleet_row)
-        self._read: tuple[FleetRow, ...] = ()
-        """The rows as the last reading gave them, without the details."""
+        self._sessions: IncrementalQuery[Raw] = IncrementalQuery(_FLEET, tuple)
+        self._read: dict[str, Raw] = {}
+        """What told of each session at the last reading."""
         self._rows: dict[str, FleetRow] = {}
         self._shown: tuple[FleetRow, ...] = ()
 
@@ -821,51 +476,38 @@ class FleetReader:
         if every and also:
             chosen = list_of(also)
         found = self._sessions.read(connection, (chosen, every, now - FLEET_SECONDS, FLEET_SESSIONS))
-        before = {row.id: row for row in self._read}
-        changed = [row for row in found if before.get(row.id) is not row]
-        self._rows = {row.id: self._rows[row.id] for row in found if row.id in self._rows}
-        self._read = found
+        listed = {str(row[0]): row for row in found}
+        changed = [each for each, row in listed.items() if self._read.get(each) is not row]
+        self._rows = {each: self._rows[each] for each in listed if each in self._rows}
+        self._read = listed
         if changed:
             self._renew(connection, changed)
-        changed_ids = {row.id for row in changed}
-        spending = [row for row in self._rows.values() if row.cost_per_minute or row.id in changed_ids]
-        for row in spending:
+        for row in [row for row in self._rows.values() if row.cost_per_minute or row.id in changed]:
             rate = sum(cost for _, cost, _ in spent_per_minute(connection, row.id, now))
             if rate != row.cost_per_minute:
                 self._rows[row.id] = replace(row, cost_per_minute=rate)
-        shown = tuple(self._rows[row.id] for row in found)
+        shown = tuple(self._rows[each] for each in listed)
         if len(shown) != len(self._shown) or any(
             now is not then for now, then in zip(shown, self._shown, strict=True)
         ):
             self._shown = shown
         return self._shown
 
-    def _renew(self, connection: Connection, changed: Sequence[FleetRow]) -> None:
-        ids = list_of([row.id for row in changed])
+    def _renew(self, connection: Connection, changed: Sequence[str]) -> None:
+        ids = list_of(changed)
         asked: dict[str, list[Question]] = {}
         for session_id, agent, tool, text in connection.execute(_FLEET_QUESTIONS, (ids,)):
             asked.setdefault(session_id, []).append(Question(agent, tool, text))
         details = {row[0]: row[1:] for row in connection.execute(_FLEET_DETAILS, (ids,))}
-        for row in changed:
-            tasks, done, failed, task, agents, working, reached, estimated, *parked = details[row.id]
+        for row in sessions(Queries(connection), f"s.id {IN_LIST}", (ids,), kind=FleetRow):
+            task, reached = details[row.id]
             questions = asked.get(row.id, [])
             known = self._rows.get(row.id)
             self._rows[row.id] = replace(
                 row,
-                tasks=tasks,
-                tasks_done=done,
-                tasks_failed=failed,
                 task=task,
-                agents=agents,
-                working=working,
                 budget_reached=bool(reached),
-                cost_estimated=bool(estimated),
                 questions=len(questions),
                 question=questions[0] if questions else None,
                 cost_per_minute=known.cost_per_minute if known is not None else 0.0,
-                limit=session_limit(row.status, row.status_reason, row.last_active, *parked),
             )
-
-
-def _fleet_row(raw: Raw) -> FleetRow:
-    return FleetRow(**dict(zip(_FLEET_COLUMNS, raw, strict=True)))

@@ -19,7 +19,8 @@ from enum import StrEnum
 from typing import Any
 
 from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_classes, rates_on
-from watchkeeper.store.driver import IN_LIST, Connection, list_of
+from watchkeeper.store.agent_snapshot import CALL_COLUMNS, CallFacts, model_call
+from watchkeeper.store.driver import IN_LIST, Connection, Reads, list_of
 from watchkeeper.store.imports import partial_sessions
 from watchkeeper.store.names import AGENT_NAME, with_role
 
@@ -542,6 +543,49 @@ def _keys(by: str) -> Callable[[int, str, str, str, str], str]:
     return period
 
 
+BURN_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """What one session used in the last hour."""
+
+    session_id: str
+    title: str
+    """Hostile text."""
+    model_calls: int
+    tokens: int
+    cost_usd: float | None
+    """None: no call has a price. With `unpriced_calls`, a lower bound."""
+    unpriced_calls: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "session": self.session_id,
+            "title": self.title,
+            "model_calls": self.model_calls,
+            "tokens": self.tokens,
+            "cost_usd": None if self.cost_usd is None else round(self.cost_usd, 10),
+            "unpriced_calls": self.unpriced_calls,
+        }
+
+
+def burn(connection: Connection, now: float) -> list[Burn]:
+    """What each session used in the hour before `now`, the most expensive first. Calls that a fork copied do not count."""
+    rows = connection.execute(
+        f"SELECT s.id, coalesce(s.title, s.goal), count(*), sum(c.{' + c.'.join(_TOKENS)}), sum(c.cost_usd),"
+        f" sum(CASE WHEN c.cost_usd IS NULL AND c.{' + c.'.join(_TOKENS)} > 0 THEN 1 ELSE 0 END)"
+        " FROM sessions s CROSS JOIN model_calls c ON c.session_id = s.id"
+        " WHERE s.last_active >= ?1 - 86400 AND s.deleted_at IS NULL AND c.status <> 'running' AND c.started_at > ?1"
+        " AND c.started_at <= ?2"
+        " AND (s.origin <> 'fork' OR coalesce(c.commit_seq, 0) > coalesce(s.forked_at_seq, 0))"
+        " GROUP BY s.id, s.title, s.goal",
+        (now - BURN_SECONDS, now),
+    )
+    found = [Burn(*row) for row in rows.fetchall()]
+    return sorted(found, key=lambda each: (-(each.cost_usd or 0.0), -each.tokens, each.session_id))
+
+
 MOST_CALLS = 50_000
 """Calls of a series; of more, the newest."""
 
@@ -593,3 +637,9 @@ def call_series(connection: Connection, agent_ids: Sequence[str]) -> CallSeries:
     return CallSeries(
         tuple(sorted(points, key=lambda point: point.at)), tuple((row[0], row[1]) for row in passes)
     )
+
+
+def calls_after(reads: Reads, session_id: str, call_id: int) -> list[tuple[str, CallFacts]]:
+    """The model calls of a session that were recorded after that one, oldest first, each with its agent."""
+    sql = f"SELECT {CALL_COLUMNS}, agent_id FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id"
+    return [(row[-1], model_call(tuple(row)[:-1])) for row in reads.all(sql, (session_id, call_id))]

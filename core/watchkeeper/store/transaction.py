@@ -17,7 +17,7 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, Queries, encode, plain, sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.place import Place
-from watchkeeper.store.postgres import PostgresConnection, is_lost, lease_seconds
+from watchkeeper.store.postgres import is_lost, lease_seconds
 
 if TYPE_CHECKING:
     from watchkeeper.records.messages import Cost, Usage
@@ -59,8 +59,6 @@ class Transaction:
 
     def insert(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one INSERT; returns the new row's id."""
-        if isinstance(self._cursor, PostgresConnection):
-            return self._cursor.insert(sql, parameters)
         return int(self._run(sql, parameters).lastrowid or 0)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -235,8 +233,8 @@ class SessionStore(Queries):
                 raise
             self.writer.give_up()
             raise LeaseLost(
-                f"the server of session {self.session_id} has not answered for {time.monotonic() - self._extended_at:.0f} s;"
-                " this host stops before its lease ends, and another may continue: `wk resume`"
+                f"the server of session {self.session_id} has not responded for {time.monotonic() - self._extended_at:.0f} s."
+                " This process will stop before its lease expires. To continue the run: `wk resume`"
             ) from error
         self._extended_at = max(self._extended_at, began)
         return result

@@ -7,12 +7,10 @@ workers from starting a host for the same one.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +24,9 @@ from watchkeeper.store.driver import (
     Reads,
     decode_or,
     encode,
-    make_private,
     writing,
 )
+from watchkeeper.store.engine import engine_of
 from watchkeeper.store.lease import lock_path
 from watchkeeper.store.place import Place
 
@@ -40,7 +38,8 @@ GONE_SECONDS = 15.0
 FORGET_SECONDS = 3_600.0
 """Its row is deleted after this time."""
 SILENT_SECONDS = 5.0
-"""A host extends its lease every two seconds at least. After so long without that, another one is started."""
+"""A host extends its lease every two seconds at least. After so long without that, another one is started, which waits
+until the lease lapses (`await_lapse`)."""
 PAGE = 200
 """How many waiting sessions are read at a time."""
 MOST_LOST = 50
@@ -57,7 +56,9 @@ def check_label(label: str) -> str:
         BadInput: it has other characters than letters, digits and `_ . : @ -`.
     """
     if not _LABEL.fullmatch(label):
-        raise BadInput(f"{label!r} is no label; use letters, digits and _ . : @ -, at most 80")
+        raise BadInput(
+            f"{label!r} is not a valid label; use letters, digits and _ . : @ -, at most 80 characters"
+        )
     return label
 
 
@@ -153,9 +154,9 @@ def waiting(connection: Connection, after: tuple[float, str] = (0.0, "")) -> lis
     On SQLite some of them may have a host, which only their locks tell (`store.lease.probe`).
     """
     at, name = after
-    condition, parameters = _ending(connection)
+    condition, parameters = engine_of(connection).lease_is_ending(SILENT_SECONDS)
     rows = connection.execute(
-        f"{_WAITING}{condition} AND (queued_at > ? OR queued_at = ? AND id > ?) ORDER BY queued_at, id LIMIT ?",
+        f"{_WAITING} AND {condition} AND (queued_at > ? OR queued_at = ? AND id > ?) ORDER BY queued_at, id LIMIT ?",
         (*parameters, at, at, name, PAGE),
     ).fetchall()
     return [_row(row) for row in rows]
@@ -163,17 +164,9 @@ def waiting(connection: Connection, after: tuple[float, str] = (0.0, "")) -> lis
 
 def still_waiting(connection: Connection, session_id: str) -> bool:
     """Whether the session still waits; see `waiting`."""
-    condition, parameters = _ending(connection)
-    found = connection.execute(f"{_WAITING}{condition} AND id = ?", (*parameters, session_id))
+    condition, parameters = engine_of(connection).lease_is_ending(SILENT_SECONDS)
+    found = connection.execute(f"{_WAITING} AND {condition} AND id = ?", (*parameters, session_id))
     return found.fetchone() is not None
-
-
-def _ending(connection: Connection) -> tuple[str, tuple[float, ...]]:
-    """A condition that no host has the session, or one that has not extended its lease for a while: a new host
-    starts meanwhile, and waits until the lease lapses (`await_lapse`)."""
-    if not postgres.is_postgres(connection):
-        return "", ()
-    return f" AND {postgres.LEASE_IS_ENDING}", (max(0.0, postgres.lease_seconds() - SILENT_SECONDS),)
 
 
 def await_lapse(place: Place, session_id: str) -> None:
@@ -224,38 +217,22 @@ class Claims:
     def __init__(self, place: Place, connection: Connection) -> None:
         self._place = place
         self._connection = connection
-        self._held: dict[str, int] = {}
+        self._held: dict[str, Callable[[], None]] = {}
 
     def take(self, session_id: str) -> bool:
         """Claim a session; False where another worker has it, or this one."""
         if session_id in self._held:
             return False
-        if postgres.is_postgres(self._connection):
-            if not self._connection.execute(postgres.CLAIM, (session_id,)).fetchone()[0]:
-                return False
-            self._held[session_id] = -1
-            return True
-        name = lock_path(self._place, session_id).with_suffix(".claim")
-        make_private(name.parent)
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
+        file = lock_path(self._place, session_id).with_suffix(".claim")
+        release = engine_of(self._connection).claim(self._connection, session_id, file)
+        if release is None:
             return False
-        self._held[session_id] = descriptor
+        self._held[session_id] = release
         return True
 
     def release(self, session_id: str) -> None:
         """Give a claim up, if it is held."""
-        descriptor = self._held.pop(session_id, None)
-        if descriptor is None:
-            return
-        if descriptor >= 0:
-            os.close(descriptor)
-        else:
-            with suppress(Exception):  # a lost connection has released it
-                self._connection.execute(postgres.UNCLAIM, (session_id,)).fetchone()
+        self._held.pop(session_id, lambda: None)()
 
     def close(self) -> None:
         """Give all of them up."""
@@ -300,16 +277,9 @@ class WorkerRow:
         }  # fmt: skip
 
 
-def clock(connection: Connection) -> float:
-    """The time by the clock of the server, or of this machine for a file: one clock for all workers."""
-    if postgres.is_postgres(connection):
-        return float(connection.execute(postgres.SERVER_TIME).fetchone()[0])
-    return time.time()
-
-
 def note_worker(connection: Connection, row: WorkerRow) -> None:
     """Write that a worker is there, and forget those that are long gone."""
-    now = clock(connection)
+    now = engine_of(connection).now(connection)
     with writing(connection, "worker"):
         connection.execute(
             "INSERT INTO workers (id, host_name, pid, labels, slots, status, started_at, seen_at)"
@@ -333,13 +303,13 @@ def note_refusal(connection: Connection, session_id: str, worker_id: str, reason
         connection.execute(
             "INSERT INTO worker_refusals (session_id, worker_id, reason, at) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (session_id, worker_id) DO UPDATE SET reason = excluded.reason, at = excluded.at",
-            (session_id, worker_id, reason, clock(connection)),
+            (session_id, worker_id, reason, engine_of(connection).now(connection)),
         )
 
 
 def load_workers(reads: ConnectionReads) -> list[WorkerRow]:
     """Every worker, the oldest first, with the sessions that it drives."""
-    now = clock(reads.connection)
+    now = engine_of(reads).now(reads.connection)
     rows = reads.all(
         "SELECT id, host_name, pid, labels, slots, status, started_at, seen_at FROM workers ORDER BY started_at, id"
     )
@@ -433,18 +403,18 @@ def place_session(tx: Transaction, placement: Placement, lost: Sequence[str], *,
 
 
 def _loss(before: Placement, now: Placement, lost: Sequence[str], other_changes: bool) -> str:
-    where = f"the session moved from {before.machine} to {now.machine}, and works in {now.workspace}"
+    where = f"the session moved from {before.machine} to {now.machine} and now runs in {now.workspace}"
     if lost:
         named = ", ".join(lost[:MOST_LOST]) + (
             f" and {len(lost) - MOST_LOST} more" if len(lost) > MOST_LOST else ""
         )
         what = (
-            f"Lost, because they were not committed and pushed: {named}. Look at the files before you go on"
+            f"Lost because they were not committed and pushed: {named}. Check the files before you continue"
         )
     elif other_changes:
-        what = "Files that agents wrote are there; what commands changed may be lost. Look at the files before you go on"
+        what = "Files written by agents are present; changes made by commands may be lost. Check the files before you continue"
     else:
-        what = "Nothing that agents wrote is missing"
+        what = "All files written by agents are present"
     return f"{where}. {what}."
 
 

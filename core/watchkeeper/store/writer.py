@@ -24,6 +24,7 @@ from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.store import database, driver, postgres
 from watchkeeper.store.database import identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.engine import engine_of
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.place import Place
 
@@ -46,11 +47,6 @@ SAVE_SECONDS = 2.0
 
 FenceKey = tuple[str, int]
 """A session and its epoch."""
-
-_FENCE = (
-    "UPDATE sessions SET last_active = CASE WHEN last_active > ?1 THEN last_active ELSE ?1 END"
-    " WHERE id = ?2 AND lease_epoch = ?3 RETURNING event_seq"
-)
 
 
 class Group:
@@ -89,16 +85,16 @@ class Group:
             if seq is not None:
                 self._proof = self.connection.execute(postgres.EXPECTING_FENCE, (now, session_id, epoch, seq))
             else:
-                fencing = postgres.FENCE if postgres.is_postgres(self.connection) else _FENCE
-                row = self.connection.execute(fencing, (now, session_id, epoch)).fetchone()
+                fencing = self.connection.execute(engine_of(self.connection).fence, (now, session_id, epoch))
+                row = fencing.fetchone()
                 if row is None:
                     raise LeaseLost(
-                        f"session {session_id} was taken over by another background process; this one stops and writes nothing"
+                        f"another background process took over session {session_id}; this process stops without writing anything"
                     )
                 seq = row[0]
                 if self._uncertain.get(key, seq) != seq:
                     raise _WasCommitted
-                self.number = row[1] if len(row) > 1 else None
+                self.number = row[1]
             fence = self.fences[key] = Fence(event_seq=seq)
         return fence
 
@@ -277,13 +273,12 @@ class Writer:
     def give_up(self) -> None:
         """Try no more to reach a server that does not answer: what waits fails."""
         self._gives_up.set()
-        if isinstance(self.connection, postgres.PostgresConnection):
-            self.connection.interrupt()
+        self.connection.interrupt()
 
     def _put(self, item: _Item) -> None:
         with self._closing:
             if self._closed:
-                raise StoreUnusable(f"{self.path} was closed; nothing more can be written to it")
+                raise StoreUnusable(f"{self.path} is closed; cannot write to it")
             self._queue.put(item)
         if self._thread is None:
             if item.loop is None:
@@ -438,7 +433,7 @@ class Writer:
                 group.flush()
                 reach("writer.before_commit")
                 if self._gives_up.is_set():
-                    raise sqlite3.OperationalError("the writer has given up")
+                    raise sqlite3.OperationalError("the writer has stopped")
                 group.prove()
                 self._outcomes = outcomes
                 connection.execute("COMMIT")
@@ -478,9 +473,9 @@ class Writer:
         elif main not in changed:
             self._save_log()
         advice = (
-            "put it back, or choose another with --db"
+            "restore it, or choose another with --db"
             if main in changed
-            else "nothing may remove it; then `wk resume last`"
+            else "make sure nothing deletes it, then run `wk resume last`"
         )
         raise _FilesChanged(f"{changed[0]} was deleted or replaced while it was in use; {advice}")
 

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from watchkeeper.records.messages import Cost
+from watchkeeper.records.quota import QuotaReading
 from watchkeeper.store import imports as rows
 from watchkeeper.store.imports import Rows
 from watchkeeper.transcripts.records import (
@@ -281,8 +282,6 @@ class AgentImport:
     dropped_tokens: int = 0
     """Running total of tokens before `verbatim_from`."""
     observation_tokens: int = 0
-    begins_earlier: bool = False
-    """A log is read that begins before what was known of it: what is asked for there first is its goal."""
     told_seconds: float | None = None
     """For how long it worked as its call says, while nothing of its own log is here."""
     taken_back_tokens: int = 0
@@ -302,7 +301,7 @@ class AgentImport:
     def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentImport:
         """An agent that an earlier transaction made."""
         agent_id = row["id"]
-        if row["status_reason"] == rows.NO_RESULT:
+        if row["status_reason"] in rows.NO_RESULTS:
             row["status"], row["status_reason"] = "working", None
         call_key, position = rows.last_turn(cursor, agent_id, row["turn"])
         observations, verbatim_from, elided, observed = rows.current_view(
@@ -378,7 +377,7 @@ class AgentImport:
         self.told_seconds = reported.seconds
         self.row["active_seconds"], self.row["context_tokens"] = reported.seconds, reported.context_tokens
         said = f"{reported.context_tokens:,} tokens of context, {reported.seconds:.1f} s and {reported.tool_calls:,} tool calls"
-        self.row["status_reason"] = f"{NO_LOG}; {said} are what its call reported"
+        self.row["status_reason"] = f"{NO_LOG}; its call reported {said}"
 
     def take_call(self, key: str) -> None:
         """A reply with this key belongs to the current turn, or begins the next one."""
@@ -477,6 +476,8 @@ class Batch:
     """Agents that were asked after, or are not written yet, and their sessions."""
     records: dict[int, rows.Place | None] = field(default_factory=dict)
     """Digests of records that were looked up: what they became, or None."""
+    quota: list[QuotaReading] = field(default_factory=list)
+    """What logs state of the usage windows of providers."""
     revised: int = 0
     """Records that are here already and say something else now."""
     revisions: dict[tuple[str, str], list[str]] = field(default_factory=dict)

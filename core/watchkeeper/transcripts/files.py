@@ -1,7 +1,8 @@
 """Logs as files: found on disk, unpacked where they were compressed, and read as lines.
 
-Codex compresses logs that were not written to for a week (`rollout-….jsonl.zst`), and people compress old ones. A
-compressed log is read under the name that it had before. If it is cut or damaged, what comes before that is read.
+Codex compresses logs that were not written to for a week (`rollout-….jsonl.zst`), DeepSeek Harness all of its logs, a frame
+for each piece that it adds, and people compress old ones. A compressed log is read under the name that it
+had before. If it is cut or damaged, what comes before that is read.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def _zstd(file: IO[bytes]) -> Any:
 
 _UNPACK: dict[str, Callable[[IO[bytes]], Any]] = {
     ".zst": _zstd,
+    ".zstd": _zstd,
     ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
 }
 
@@ -94,9 +96,7 @@ def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> Bin
             if isinstance(piece, OSError):
                 if not size:
                     raise piece
-                unpacked.ends = (
-                    None if beginning else OSError("only the beginning of what is packed in it can be read")
-                )
+                unpacked.ends = None if beginning else OSError("only the beginning can be decompressed")
                 break
             size += unpacked.write(piece)
         unpacked.seek(0)
@@ -135,9 +135,9 @@ def _most_of(packed: Path) -> tuple[int, str]:
     times = MOST_TIMES * packed.stat().st_size
     disk = shutil.disk_usage(tempfile.gettempdir()).free // DISK_SHARE
     return min(
-        (times, f"more than {MOST_TIMES} times its size once it is unpacked"),
-        (disk, f"more than a tenth of the free disk space ({disk >> 20:,} MiB) once it is unpacked"),
-        (MOST_BYTES, f"larger than {MOST_BYTES >> 30} GiB once it is unpacked"),
+        (times, f"expands to more than {MOST_TIMES} times its size"),
+        (disk, f"expands to more than a tenth of the free disk space ({disk >> 20:,} MiB)"),
+        (MOST_BYTES, f"expands to more than {MOST_BYTES >> 30} GiB"),
     )
 
 
@@ -163,7 +163,7 @@ def _pieces(packed: Path) -> Iterator[bytes | OSError]:
         except OSError as error:
             yield error
         except Exception as error:  # each of the formats has errors of its own
-            yield OSError(f"it cannot be unpacked ({error})")
+            yield OSError(f"cannot decompress it ({error})")
 
 
 # Finding logs on real disks: links may form circles, and folders may be unreadable.
@@ -297,7 +297,7 @@ def _is_file(found: os.stat_result) -> bool:
 
 def _reason(error: OSError, path: Path) -> str:
     if path.is_symlink() and isinstance(error, FileNotFoundError):
-        return "a link to nothing"
+        return "a broken link"
     return reason_of(error).lower()
 
 

@@ -79,17 +79,17 @@ class Report:
         if self.changed:
             parts.append(f"{_count(self.changed, 'record')} changed (kept as new revisions)")
         if self.raw:
-            parts.append(f"{self.raw.total():,} stored, not shown")
+            parts.append(f"{self.raw.total():,} kept but hidden")
         if self.skipped:
             parts.append(f"{self.skipped.total():,} skipped")
         if self.waiting:
             parts.append(f"{_count(self.waiting, 'unfinished last line')} waiting")
         if self.deleted:
-            parts.append(f"{_count(self.deleted, 'log')} of sessions that were deleted here")
+            parts.append(f"{_count(self.deleted, 'log')} of deleted sessions")
         if self.unknown:
-            parts.append(f"{_count(len(self.unknown), 'file')} not a supported log")
+            parts.append(f"{_count(len(self.unknown), 'unsupported file')}")
         if self.left:
-            parts.append(f"{len(self.left):,} not readable")
+            parts.append(f"{len(self.left):,} unreadable")
         return "; ".join(parts)
 
 
@@ -519,7 +519,7 @@ class Importer:
                 raise
             except Exception as error:  # one log must not keep a thousand others out
                 self.report.left[str(path)] = (
-                    f"what it says could not be stored ({type(error).__name__}: {error})"
+                    f"its content could not be stored ({type(error).__name__}: {error})"
                 )
             return
         self.report.left[str(path)] = "another importer is reading it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -13,10 +14,12 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from watchkeeper.records.readers import ENTRY_POINTS, READERS
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import imports as rows
-from watchkeeper.store.driver import Connection
-from watchkeeper.store.search.index import index_inserted
+from watchkeeper.store.driver import Connection, Queries
+from watchkeeper.store.engine import index_of
+from watchkeeper.store.quota import note_readings
 from watchkeeper.transcripts import files
 from watchkeeper.transcripts.batch import Batch, write_calls
 from watchkeeper.transcripts.files import Line
@@ -24,6 +27,7 @@ from watchkeeper.transcripts.records import (
     LineReader,
     Program,
     PullReader,
+    QuotaReport,
     Raw,
     Record,
     Session,
@@ -36,18 +40,51 @@ from watchkeeper.transcripts.session_importer import DRIVEN, SessionImporter
 
 # Which programs can be read, and which of them wrote a file: its content decides, not its place.
 
-READERS = (
-    "watchkeeper.transcripts.claude",
-    "watchkeeper.transcripts.codex",
-    "watchkeeper.transcripts.opencode",
-)
-"""Modules that hold a `PROGRAM`, asked in this order. A new reader is one more line here."""
+
+def _any_packaged() -> bool:
+    """Whether an installed package may add a reader. Asked first: loading `importlib.metadata` takes 30 ms and 3 MB."""
+    group = f"[{ENTRY_POINTS}]".encode()
+    for folder in dict.fromkeys(sys.path):
+        for names in Path(folder).glob("*-info/entry_points.txt"):
+            try:
+                if group in names.read_bytes():
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+@cache
+def packaged() -> tuple[dict[str, Program], dict[str, str]]:
+    """The readers that packages of others add by entry points: programs by name, and why others are not used."""
+    if not _any_packaged():
+        return {}, {}
+    from importlib.metadata import entry_points
+
+    taken = {word for each in READERS for word in (each.name, each.alias)}
+    found: dict[str, Program] = {}
+    left: dict[str, str] = {}
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda each: (each.name, each.value)):
+        try:
+            program = point.load()
+            if not isinstance(program, Program):
+                raise TypeError(f"{point.value} is not a Program")
+            if program.name != point.name:
+                raise ValueError(f"the entry point must have the name of its program, {program.name}")
+            if clash := taken & {program.name, program.alias}:
+                raise ValueError(f"another reader is already called {min(clash)}")
+        except Exception as error:  # a package of others must not keep the rest from being read
+            left[point.name] = f"{type(error).__name__}: {error}"
+            continue
+        taken |= {program.name, program.alias}
+        found[program.name] = program
+    return found, left
 
 
 @cache
 def programs() -> tuple[Program, ...]:
-    """Every program, in the order in which they are asked."""
-    return tuple(import_module(name).PROGRAM for name in READERS)
+    """Every program whose logs can be read, in the order of the table, packages of others last."""
+    return (*(import_module(each.module).PROGRAM for each in READERS), *packaged()[0].values())
 
 
 def by_name(name: str) -> Program | None:
@@ -56,22 +93,18 @@ def by_name(name: str) -> Program | None:
 
 
 def program_of(source: Source) -> Program | None:
-    """The program that wrote this log, or None if it is unknown."""
-    return next((each for each in programs() if each.recognises(source)), None)
+    """The program that wrote this log, or None if it is unknown.
 
-
-# What every reader of JSON lines answers for a line that holds no record.
-
-
-def no_record(data: bytes, session: str, *, opened: bool) -> list[Record]:
-    """What is to be said of a line that holds no record.
-
-    A log that begins with a line that is none (not `opened`) is named by `session` all the same.
+    The last of the table is asked first: a form that resembles another one is recognised by more than that one.
     """
-    if not data.strip():
-        return [Skipped("empty line")]
-    broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
-    return [broken] if opened else [Session(session), broken]
+    return next((each for each in reversed(programs()) if _recognises(each, source)), None)
+
+
+def _recognises(program: Program, source: Source) -> bool:
+    try:
+        return program.recognises(source)
+    except Exception:  # it cannot read what it fails on, and another one may
+        return False
 
 
 # Which lines may hold a secret: several lines are searched at once, because most hold none.
@@ -226,7 +259,10 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     batch.into.flush(
         batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents]
     )
-    index_inserted(connection, batch.indexed)
+    if batch.quota:
+        note_readings(Queries(connection), batch.cursor.execute, batch.quota)
+    rows.roll_up(batch.cursor, [fold.id for fold in folds], live=batch.live)
+    index_of(connection).index_inserted(batch.indexed)
     return counts
 
 
@@ -279,6 +315,7 @@ def _apply_chunk(
         if fold.left_out:
             counts.skipped[fold.left_out] += 1
             tally[1] += 1
+            batch.quota += [one for each in group if type(each) is QuotaReport for one in each.readings]
             continue
         outcome = fold.take(group, data, anchor)
         if outcome is None:
@@ -314,8 +351,8 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-NOTHING_GIVEN = Raw("?", "the reader gave nothing for it")
-TOO_LONG = Raw("?", "longer than 64 MiB: its beginning is kept")
+NOTHING_GIVEN = Raw("?", "the reader returned nothing for it")
+TOO_LONG = Raw("?", "larger than 64 MiB: only its beginning is kept")
 
 
 def open_log(

@@ -58,14 +58,15 @@ from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, Self
 from zlib import crc32
 
-from msgspec import MsgspecError, Struct
+from msgspec import MsgspecError, Struct, convert, to_builtins
 from msgspec.json import Decoder, Encoder
 
 from watchkeeper.records.messages import Content, Role
 from watchkeeper.records.ports import ALPHABET, LENGTH
+from watchkeeper.records.quota import QuotaReading
 from watchkeeper.records.usage import CallKind
 from watchkeeper.records.usage import count_of as count_of
 from watchkeeper.store.driver import encode, plain
@@ -209,6 +210,8 @@ class ImportedAgent(NamedTuple):
     ended: bool = False
     """The program itself reports that it ended with `status`: that holds against what the agent's own log suggests,
     until it goes on."""
+    unit: Literal["workflow run", "workflow phase", "background command"] | None = None
+    """What it is, where it is no agent (see `records.readers.UNIT_ROLES`)."""
 
 
 class SpawnFailure(NamedTuple):
@@ -408,6 +411,12 @@ class Failure(NamedTuple):
     """When the usage limit ends that the log reports as used up, where the text names no time."""
 
 
+class QuotaReport(NamedTuple):
+    """What the log states of the provider's usage windows. It belongs to no agent."""
+
+    readings: tuple[QuotaReading, ...]
+
+
 class Raw(NamedTuple):
     """The line is kept as it is: not understood, or of no use to us yet."""
 
@@ -436,6 +445,7 @@ Record = (
     | Summary
     | Rewind
     | Failure
+    | QuotaReport
     | Raw
     | Skipped
 )
@@ -739,3 +749,61 @@ def object_of(value: Any) -> dict[str, Any]:
 def list_of(value: Any) -> list[Any]:
     """A list, or an empty one in place of anything else."""
     return value if isinstance(value, list) else []
+
+
+def first_object(head: bytes) -> dict[str, Any]:
+    """The record in the first line of a log that holds one; empty where its beginning has none."""
+    lines = (line for line in head.split(b"\n")[:5] if line.strip())
+    return next((record for line in lines if (record := parse(line)) is not None), {})
+
+
+# --- What readers of JSON lines have in common ------------------------------------------------------------
+
+NOT_FOR_US = "known, not shown"
+"""Why a line is kept raw whose type a reader knows and does not use."""
+UNKNOWN_TYPE = "unknown record type"
+"""Why a line is kept raw whose type a reader does not know."""
+
+
+def no_record(data: bytes, session: str, *, opened: bool) -> list[Record]:
+    """What is to be said of a line that holds no record.
+
+    A log that begins with a line that is none (not `opened`) is named by `session` all the same.
+    """
+    if not data.strip():
+        return [Skipped("empty line")]
+    broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
+    return [broken] if opened else [Session(session), broken]
+
+
+class JsonReader(Struct):
+    """A `LineReader` of JSON lines that extends this one writes `read` alone. Its fields are its saved state."""
+
+    session: str
+    """Key of the session: of its log's name until a line names it."""
+    opened: bool = False
+    """The session was named."""
+
+    def read(self, line: int, record: dict[str, Any]) -> list[Record]:
+        """What the record of one line says."""
+        raise NotImplementedError
+
+    def feed(self, line: int, data: bytes) -> list[Record]:
+        record = parse(data)
+        found = (
+            no_record(data, self.session, opened=self.opened) if record is None else self.read(line, record)
+        )
+        if type(found[0]) is Session:
+            self.opened = True
+        elif not self.opened and type(found[0]) is not Skipped:
+            self.opened = True
+            found.insert(0, Session(self.session))
+        return found
+
+    def save(self) -> dict[str, Any]:
+        return to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def restore(cls, state: dict[str, Any]) -> Self:
+        """The reader with that saved state."""
+        return convert(state, cls)

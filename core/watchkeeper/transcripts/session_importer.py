@@ -11,6 +11,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
+from watchkeeper.records.readers import UNIT_ROLES
 from watchkeeper.records.text import cut, one_line
 from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.store import imports as rows
@@ -28,7 +29,6 @@ from watchkeeper.transcripts.batch import (
 )
 from watchkeeper.transcripts.records import (
     AGENT_LENGTH,
-    GUESSED,
     MAIN,
     STORED_KINDS,
     Failure,
@@ -37,6 +37,7 @@ from watchkeeper.transcripts.records import (
     ImportedMessage,
     ModelCall,
     Plan,
+    QuotaReport,
     Raw,
     Record,
     Rewind,
@@ -287,8 +288,13 @@ def _place_of(session: SessionImporter, agent: AgentImport, uid: str, begin: int
     """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is
     tried."""
     session.batch.write()
+    kinds = (f"{session.program}/Message", f"{session.program}/Message/{session.key}")
+    for kind in kinds:  # one that has no time in its log
+        found = session.batch.record(record_digest(None, kind, uid))
+        if found is not None and found[0] == agent.id and found[1] >= begin:
+            return found[1]
     for seq, at in rows.message_times(session.cursor, agent.id, begin):
-        for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
+        for kind in kinds:
             found = session.batch.record(record_digest(at, kind, uid))
             if found is not None and found[:2] == (agent.id, seq):
                 return seq
@@ -374,7 +380,7 @@ def _stand_again(session: SessionImporter, agent: AgentImport, at: float) -> Non
         at,
         messages=len(back),
         first_seq=min(back),
-        reason=f"{len(back)} messages back again",
+        reason=f"{len(back)} messages restored",
     )
 
 
@@ -428,11 +434,11 @@ def _write(
     session: SessionImporter, agent: AgentImport, record: ImportedCompaction, compaction_id: int, at: float, high_water: int, removed: int,
     tokens_before: int | None, version: int,
 ) -> None:  # fmt: skip
-    reason = f"{len(record.elided)} tool results emptied" if record.elided is not None else None
+    reason = f"{len(record.elided)} tool results cleared" if record.elided is not None else None
     if record.unlogged:
         reason = rows.UNLOGGED
     if reason is None and record.tokens_before is None:
-        reason = "its size before is an estimate"
+        reason = "the size before compaction is an estimate"
     session.into["compactions"].append(
         (compaction_id, session.id, agent.id, record.trigger, record.instructions, reason, high_water, removed, tokens_before,
          record.tokens_after, version, version + 1, record.model, record.seconds, at - (record.seconds or 0.0), at)
@@ -469,19 +475,7 @@ def summarise(session: SessionImporter, agent: AgentImport, record: Summary, at:
 # The fold is made again for each transaction from what is stored, so that nothing that was rolled back can
 # linger, and two importers can take turns.
 
-_REPEATED = Skipped("repeats a record that is here already")
-
-
-class _Jump(NamedTuple):
-    """What was known before a time that is far ahead of its predecessors."""
-
-    before: float | None
-    """The newest time of the agent in its log."""
-    created_at: float
-    last_active: float
-    hosted_seconds: float
-    of_agent: tuple[float, float] | None
-    """When the agent began, and was last active; None: there was none."""
+_REPEATED = Skipped("repeats a stored record")
 
 
 class Seen(Enum):
@@ -505,12 +499,7 @@ _PAUSE_SECONDS = 300.0
 """A longer time without a record is no work."""
 
 
-def _worked(since: float, until: float) -> float:
-    """The seconds of work between two records."""
-    return until - since if until - since <= _PAUSE_SECONDS else 0.0
-
-
-DRIVEN = "of a session that an agent of a run here works in"
+DRIVEN = "of a session that belongs to a run here"
 """Why nothing of such a session is stored: what it says and costs is in that run."""
 
 
@@ -531,16 +520,8 @@ class SessionImporter:
         """When its log was last written to, where that is known."""
         self._rereads = False
         """A log is read from its beginning, and something of the session was here before."""
-        self._uids: dict[int, rows.Place] | None = None
-        """What was here before, by the numbers of its ids (see `record_digest`)."""
         self._counted: int | None = None
         """The number for the usage that was stored with the line that is read, where it is here already."""
-        self._plan_at: float | None = None
-        """The newest time of a version of a plan that was new in this log."""
-        self._known_from = 0.0
-        """When the session began, as far as it was known before this log was read."""
-        self._head_at: float | None = None
-        """The newest time of a record from before that."""
         self._agents: dict[str, AgentImport] = {}
         self._plans: dict[str, PlanImport] = {}
         self.id = stable_id(program, key)
@@ -557,10 +538,6 @@ class SessionImporter:
         """Each agent's newest time so far in the log that is read."""
         self._first: float | None = None
         """The time with which that log begins, or where it goes on, the session."""
-        self._jumps: dict[str, _Jump] = {}
-        """Each agent's newest time, where it is far ahead of the one before."""
-        self._doubted: set[str] = set()
-        """Agents whose log's first time is far ahead of the second."""
         self._behind = False
         """The record that is read has a time from before its predecessors'."""
         self._untimed: list[list[Any]] = []
@@ -573,7 +550,7 @@ class SessionImporter:
             found = rows.load_session(self.cursor, self.id)
             if found is None:
                 break
-            deleted = "of a session that was deleted here" if found.pop("deleted_at") is not None else ""
+            deleted = "of a deleted session" if found.pop("deleted_at") is not None else ""
             if found["source"] == source:
                 return found, deleted
             self.id = stable_id(program, key, str(attempt))  # forty bits: another session may have this id
@@ -596,15 +573,13 @@ class SessionImporter:
         """
         self.written_at = written_at
         self._rereads = rereads is not None and rereads.setdefault(self.id, bool(self.row["last_active"]))
-        self._newest, self._jumps, self._doubted, self._first = {}, {}, set(), None
+        self._newest, self._first = {}, None
         if goes_on:
             self._first = self.row["created_at"] or None
             self._newest = {
                 key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]
             }
         self._goes_on = goes_on
-        self._plan_at = None
-        self._known_from, self._head_at = self.row["created_at"] or 0.0, None
 
     def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
         """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was
@@ -613,8 +588,6 @@ class SessionImporter:
         seen = Seen.NEW
         outcome: Raw | Skipped | None = None
         if anchor[0]:
-            if anchor[1].agent not in self._agents and anchor[1].agent.startswith(GUESSED):
-                self._recognise_agent(anchor)
             seen = self._known(anchor, data, group)
             if seen is Seen.REPEATED:
                 outcome = _REPEATED
@@ -633,8 +606,6 @@ class SessionImporter:
             elif (handler := _HANDLERS.get(kind)) is not None:
                 if seen is Seen.NEW or (seen is Seen.ANOTHERS and kind in _KEPT_IN_REPLAYS):
                     handler(self, record)
-                elif self._rereads and seen is not Seen.ANOTHERS:
-                    self._came_before(record, anchor)
             elif kind is Raw or kind is Skipped:
                 outcome = record  # type: ignore[assignment]
             elif kind is Session:
@@ -647,35 +618,9 @@ class SessionImporter:
                 self._agent(record._replace(goal=None, status=None, reported=None))  # type: ignore
         return outcome
 
-    def _came_before(self, record: Any, anchor: Anchor) -> None:
-        """A record that was read before others of its log, which came first in it and are new: what it says holds
-        after what they say."""
-        if type(record) is ToolResult and id_of(record.id) is not None:
-            agent = self._agents.get(record.agent)
-            found = self.batch.records[anchor[0]] if anchor[0] else None
-            if agent is not None and found is not None and record.id in agent.open_calls:
-                self._tool_result(record, found[1])
-        elif type(record) is Plan and record.whole and self._plan_at is not None:
-            if record.at is None or record.at < self._plan_at:
-                return
-            self._plan(record)
-
     def _is_known(self, key: str) -> bool:
         """Whether there is an agent of that key."""
         return key in self._agents or rows.load_agent(self.cursor, self._agent_id(key)) is not None
-
-    def _recognise_agent(self, anchor: Anchor) -> None:
-        """Take the agent that has a record for the agent of the record's key, where that key is a new guess:
-        the lines that tell of the agent's beginning were taken out of the log, or stand further down."""
-        digest, record, _ = anchor
-        found = self.batch.records[digest]
-        if found is None or not self._is_mine(found[0]) or self._is_known(record.agent):
-            return
-        known = next((agent for agent in self._agents.values() if agent.id == found[0]), None)
-        if known is None and (row := rows.load_agent(self.cursor, found[0])) is not None:
-            known = AgentImport.load(self.cursor, record.agent, row)
-        if known is not None:
-            self._agents[record.agent] = known
 
     def _known(self, anchor: Anchor, data: bytes, group: list[Record]) -> Seen:
         """What is known of a line; one that is new is remembered."""
@@ -719,8 +664,7 @@ class SessionImporter:
         return record_digest(record.at, f"{self.program}/Message", record.alias)
 
     def _known_otherwise(self, record: Any, agent: AgentImport) -> rows.Place | None:
-        """What a record became under another id, or under its id at another time: logs are edited in both
-        ways."""
+        """What a record became under another id."""
         is_message = type(record) is ImportedMessage
         if (
             is_message
@@ -728,29 +672,14 @@ class SessionImporter:
             and (found := self.batch.record(self._alias_digest(record))) is not None
         ):
             return found
-        if not self._rereads:
+        if not self._rereads or not is_made_up(record.uid):
             return None
-        if self._uids is None:
-            first, last = (int(self.row["created_at"]) - 1) << 32, (int(self.row["last_active"]) + 2) << 32
-            before = rows.records_between(self.cursor, first, last, rows.agents_of(self.cursor, self.id))
-            self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
-        kind, uid = f"{self.program}/{STORED_KINDS[type(record)]}", record.uid
-        found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(
-            record_digest(None, kind, uid)
+        seq = (
+            said_then(self.batch, record, agent)
+            if is_message
+            else was_compacted_then(self.batch, record, agent)
         )
-        if found is None and is_made_up(uid):
-            seq = (
-                said_then(self.batch, record, agent)
-                if is_message
-                else was_compacted_then(self.batch, record, agent)
-            )
-            found = (agent.id, seq, None) if seq is not None else None
-        if found is None or not self._is_mine(found[0]):
-            return None
-        if not is_message:
-            return found
-        stored = self.batch.text_of(found[0], found[1])
-        return found if stored is not None and looks_alike(record.content, stored) else None
+        return (agent.id, seq, None) if seq is not None else None
 
     def _seen_again(
         self, record: Any, agent: AgentImport, found: rows.Place, usage_number: int, group: list[Record]
@@ -822,38 +751,19 @@ class SessionImporter:
                 return self._some_time()
             at = before
         newest = self._newest.get(key)
-        if newest is None or not newest <= at <= newest + _DAY_SECONDS:
-            latest = newest if newest is not None else self._first
-            if latest is not None and at < latest and not self._was_ahead(key, at, latest):
-                self._behind = True
-                return at if at >= latest - _DAY_SECONDS else latest
-            if newest is not None and at < newest:
-                self._first = at if self._first == newest else self._first
-            else:
-                agent = self._agents.get(key)
-                self._jumps[key] = _Jump(
-                    newest, self.row["created_at"], self.row["last_active"], self.row["hosted_seconds"],
-                    (agent.row["created_at"], agent.row["last_active"]) if agent is not None else None,
-                )  # fmt: skip
-        elif at > newest and self._jumps:
-            self._jumps.pop(key, None)  # what came behind it is from its time
+        latest = newest if newest is not None else self._first
+        if latest is not None and at < latest:
+            self._behind = True
+            return at if at >= latest - _DAY_SECONDS else latest
         if self._first is None:
             self._first = at
         self._newest[key] = at
-        if self._doubted:
-            self._doubted.discard(key)
         row, before = self.row, self._at
         later = at - row["last_active"]
         if later > 0:
             if later <= _PAUSE_SECONDS and before is not None:
                 row["hosted_seconds"] += later
             row["last_active"] = at
-        elif at < self._known_from and (self._head_at is None or at > self._head_at):
-            # What came before all that was read so far counts up to there.
-            row["hosted_seconds"] += _worked(at, self._known_from)
-            if self._head_at is not None:
-                row["hosted_seconds"] += _worked(self._head_at, at) - _worked(self._head_at, self._known_from)
-            self._head_at = at
         created = row["created_at"]
         if at < created or not created:
             row["created_at"] = at
@@ -867,29 +777,6 @@ class SessionImporter:
         for message in self._untimed:
             message[-1] = at
         self._untimed.clear()
-
-    def _was_ahead(self, key: str, at: float, newest: float) -> bool:
-        """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is
-        forgotten then."""
-        jump = self._jumps.get(key)
-        if jump is None or at >= newest - _DAY_SECONDS or (jump.before is not None and at < jump.before):
-            return False
-        if jump.before is None and key not in self._doubted:
-            self._doubted.add(key)  # of a log's first two times, either may be wrong: the third tells
-            return False
-        del self._jumps[key]
-        row, agent = self.row, self._agents.get(key)
-        row["created_at"], row["last_active"], row["hosted_seconds"] = (
-            jump.created_at,
-            jump.last_active,
-            jump.hosted_seconds,
-        )
-        self._at = None if not jump.last_active else jump.last_active
-        self._head_at = None
-        if agent is not None:
-            agent.row["created_at"], agent.row["last_active"] = jump.of_agent or (at, at)
-            agent.last_at = jump.before
-        return True
 
     def touch(self, agent: AgentImport, at: float) -> None:
         """An agent did something at that time (see `time`)."""
@@ -939,8 +826,8 @@ class SessionImporter:
                 found.row["status"] = "working" if self._live or key != MAIN else "done"
                 self.batch.owners[agent_id] = self.id
                 if reported is not None:
-                    found.row["name"] = (reported.name or key)[:GOAL_CHARS]
-                    found.row["role"] = reported.role or found.row["role"]
+                    found.row["name"] = (reported.name or reported.unit or key)[:GOAL_CHARS]
+                    found.row["role"] = reported.unit or _role(reported.role) or found.row["role"]
                 self.into["views"].append((agent_id, 1, None, "[]", 1, "[]", "start", 0, None, at))
                 self.event("agent.created", found, at, name=found.row["name"], role=found.row["role"])
             self._agents[key] = found
@@ -957,14 +844,17 @@ class SessionImporter:
             and record.parent != record.key
             and not self._is_below(record.parent, record.key)
         ):
-            row["parent_agent_id"] = self.agent(record.parent).id
+            parent = self.agent(record.parent)
+            # What names the run alone says no more than what named its phase.
+            if parent.row["role"] != UNIT_ROLES[0] or not self._is_below(record.key, record.parent):
+                row["parent_agent_id"] = parent.id
         for column, value in (
             ("name", record.name),
-            ("role", record.role),
+            ("role", record.unit or _role(record.role)),
             ("current_goal", record.goal),
             ("model", record.model),
         ):
-            if value:
+            if value and not (column == "name" and row["name"].startswith(f"{value}: ")):  # that says more
                 row[column] = value[:GOAL_CHARS]
         if record.context_limit:
             row["context_limit"], agent.window_reported = record.context_limit, True
@@ -1031,8 +921,6 @@ class SessionImporter:
         at = self.time(told_at, key)
         agent = self._agents.get(key) or self.agent(key)
         row = agent.row
-        if at < row["created_at"] and row["last_seq"] and not self._behind:
-            agent.begins_earlier = True
         self.touch(agent, at)
         self.say(agent, role, content, at)
         if (
@@ -1044,16 +932,13 @@ class SessionImporter:
             row["status"], row["status_reason"], agent.ended_at = "working", None, None
         if role == "assistant":
             agent.take_call(call_key)
-        elif not injected and (
-            not row["current_goal"] or agent.begins_earlier or (agent.key == MAIN and not self.row["goal"])
-        ):
+        elif not injected and (not row["current_goal"] or (agent.key == MAIN and not self.row["goal"])):
             said = goal_of(content)
             if said:
-                first, agent.begins_earlier = agent.begins_earlier, False
-                row["current_goal"] = said if first else row["current_goal"] or said
-                if row["name"] == agent.key:  # no record names it: its task does, better than an id
+                row["current_goal"] = row["current_goal"] or said
+                if row["name"] in (agent.key, _nameless(row)):  # its task names it better
                     row["name"] = one_line(said, NAME_CHARS)
-                if agent.key == MAIN and (first or not self.row["goal"]):
+                if agent.key == MAIN and not self.row["goal"]:
                     self.row["goal"] = said
 
     def say(self, agent: AgentImport, role: str, content: Any, at: float) -> None:
@@ -1088,8 +973,8 @@ class SessionImporter:
         agent.open_calls[tool_use_id] = call_id, name, began, call
         self.into["tool_calls"].append(call)
 
-    def _tool_result(self, record: ToolResult, seq: int | None = None) -> None:
-        """A call has its result, in the message `seq` (None: the agent's newest)."""
+    def _tool_result(self, record: ToolResult) -> None:
+        """A call has its result, in the agent's newest message."""
         key, tool_use_id, status, told_at, preview = record
         agent = self._agents.get(key) or self.agent(key)
         at = told_at if self.valid(told_at) is not None and told_at is not None else agent.row["last_active"]
@@ -1098,7 +983,7 @@ class SessionImporter:
         if call is None:
             return  # the call was lost, or another agent's; the result is in its message
         call_id, name, began, pending = call
-        seq = agent.row["last_seq"] if seq is None else seq
+        seq = agent.row["last_seq"]
         if call_id > self.batch.stored_tool_calls:
             pending[8:11] = status, seq, failed
             pending[12] = at
@@ -1121,7 +1006,6 @@ class SessionImporter:
         if plan is None:
             plan = self._plans[owner.id] = PlanImport(self.cursor, owner.id, live=self._live)
         at = self.time(record.at, record.agent)
-        self._plan_at = at if self._plan_at is None else max(at, self._plan_at)
         moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
         if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
             self.row["current_plan_id"] = plan.id
@@ -1162,6 +1046,9 @@ class SessionImporter:
             row["status"], row["status_reason"] = "parked", cut(record.text, 500)
             row["parked_until"] = limit.ends_at if limit.ends_at is not None else record.until
 
+    def _quota(self, record: QuotaReport) -> None:
+        self.batch.quota += record.readings
+
     def _compaction(self, record: ImportedCompaction) -> None:
         compact(self, self.agent(record.agent), record, self.time(record.at, record.agent))
 
@@ -1197,12 +1084,26 @@ class SessionImporter:
         if main is not None:
             self.row["model"] = main.row["model"] or self.row["model"]
             main.row["name"] = "main"
+        for agent in self._agents.values():
+            if agent.row["name"] == agent.key and agent.key != MAIN:
+                goal = one_line(agent.row["current_goal"], NAME_CHARS)
+                agent.row["name"] = goal or _nameless(agent.row)
         if not self.row["last_active"]:
             self.row["created_at"] = self.row["last_active"] = self._some_time()
         self.row["ended_at"] = None if self.row["status"] == "running" else self.row["last_active"]
         finished = [agent.finished(live=self._live) for agent in self._each_agent() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed
+
+
+def _role(told: str | None) -> str | None:
+    """The role that a log reports; one that means something else here is marked as an agent's."""
+    return f"{told} agent" if told in UNIT_ROLES else told
+
+
+def _nameless(row: dict[str, Any]) -> str:
+    """What an agent is called whose log gives no name: its role rather than an id."""
+    return str(row["role"]) if row["role"] not in ("", "agent") else "sub-agent"
 
 
 _COUNTED_AS = {
@@ -1216,6 +1117,7 @@ _HANDLERS: dict[type, Callable[[SessionImporter, Any], None]] = {
     ToolResult: SessionImporter._tool_result,
     Plan: SessionImporter._plan,
     Failure: SessionImporter._failure,
+    QuotaReport: SessionImporter._quota,
     SpawnFailure: SessionImporter._spawn_failed,
     ImportedCompaction: SessionImporter._compaction,
     Summary: SessionImporter._summary,

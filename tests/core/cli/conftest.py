@@ -97,6 +97,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (workspace / "src").mkdir(parents=True)
     (workspace / "src" / "main.py").write_text("print('hello')  # TODO: say more\n")
     (workspace / "notes.md").write_text("# Notes\n")
+    for number in range(120):
+        (workspace / f"chapter_{number}.txt").write_text("words\n")
     code = run([
         "demo", "--headless", "--speed", "max", "--workspace", str(workspace), "--db", str(folder / "watchkeeper.db"),
     ])  # fmt: skip

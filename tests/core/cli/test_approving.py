@@ -1,4 +1,4 @@
-"""`wk show`, `wk approve`, `wk grants`: a question is printed whole, and answered in every way."""
+"""`wk show`, `wk approve`: a question is printed whole, and answered in every way."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ async def test_grants_are_listed_and_revoked_while_no_host_lives(bench, capsys):
     assert run(["approve", question, "--pattern", "echo *", "--db", str(bench.path)]) == 0
     await bench.run()
     capsys.readouterr()
-    assert run(["grants", "--db", str(bench.path)]) == 0
+    assert run(["approve", "--grants", "--db", str(bench.path)]) == 0
     assert "bash: echo *" in capsys.readouterr().out
-    assert run(["grants", "--revoke", "1", "--db", str(bench.path)]) == 2
-    assert "wk grants SESSION --revoke ID" in capsys.readouterr().err
-    assert run(["grants", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 0
-    assert run(["grants", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 2
-    assert "was revoked before" in capsys.readouterr().err
-    assert run(["grants", bench.session, "--json", "--db", str(bench.path)]) == 0
+    assert run(["approve", "--revoke", "1", "--db", str(bench.path)]) == 2
+    assert "wk approve SESSION --revoke ID" in capsys.readouterr().err
+    assert run(["approve", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 0
+    assert run(["approve", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 2
+    assert "is already revoked" in capsys.readouterr().err
+    assert run(["approve", "--grants", bench.session, "--json", "--db", str(bench.path)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["revoked_by"] == "command line"
 
 
@@ -142,7 +142,7 @@ async def test_a_question_whose_call_has_ended_is_neither_listed_nor_answered(be
     for answer in ("approve", "deny"):
         assert run([answer, bench.session, question, "--db", str(bench.path)]) == 3
         assert (
-            f"question {question} cannot be answered: its call has ended already" in capsys.readouterr().err
+            f"question {question} cannot be answered: its call has already ended" in capsys.readouterr().err
         )
     assert run(["show", bench.session, "--db", str(bench.path)]) == 0
     assert "wants to run" not in capsys.readouterr().out
@@ -153,7 +153,7 @@ async def test_a_question_whose_call_has_ended_is_neither_listed_nor_answered(be
     # A command that was queued before the call ended is refused by the host.
     bench.submit("approve", payload={"approval": question})
     await bench.run()
-    assert "its call has ended already" in str(bench.state["commands"][-1]["result"])
+    assert "its call has already ended" in str(bench.state["commands"][-1]["result"])
 
 
 async def two_questions(bench: Bench) -> list[str]:
@@ -182,7 +182,7 @@ async def test_last_and_a_session_name_the_only_question_and_list_them_where_sev
         assert run([answer, *words, "--db", str(bench.path)]) == 2
         told = capsys.readouterr()
         assert all(question in told.out for question in questions)
-        assert "2 questions wait; name one by its id" in told.err
+        assert "2 questions are pending; give the id of one" in told.err
     assert run([answer, "--db", str(bench.path)]) == 0
     told = capsys.readouterr().out
     assert all(question in told for question in questions)
@@ -202,7 +202,7 @@ async def test_without_a_question_nothing_is_listed_and_last_names_none(bench, c
     bench.start(PlannedRun([task("a")], lambda name, request: [said("done")]))
     await bench.run()
     assert run(["approve", "--db", str(bench.path)]) == 0
-    assert "no question waits" in capsys.readouterr().out
+    assert "no pending questions" in capsys.readouterr().out
     assert run(["approve", "last", "--db", str(bench.path)]) == 3
     assert run(["approve", bench.session, "--db", str(bench.path)]) == 3
 
@@ -211,7 +211,7 @@ async def test_a_pattern_that_does_not_match_the_waiting_command_allows_nothing(
     question = await waiting(bench, "bash", {"command": "git log --output=x"})
     for pattern in ("git status *", "git log *"):
         assert run(["approve", question, "--pattern", pattern, "--db", str(bench.path)]) == 2
-        assert "does not match the command that waits" in capsys.readouterr().err
+        assert "does not match the pending command" in capsys.readouterr().err
     assert not bench.query("SELECT 1 FROM commands WHERE kind = 'approve'")
     number = bench.submit(
         "approve", payload={"approval": question, "scope": "pattern", "pattern": "git log *"}

@@ -22,14 +22,32 @@ ODD = "\udcff"
 MISUSED = {
     "an unknown command": (["sesions"], "did you mean `wk sessions`"),
     "a far-off command": (["zzz"], "unknown command 'zzz' (see `wk --help`)"),
-    "an unknown flag": (["demo", "--bogus"], "wk demo --help"),
+    "an earlier name with a slip": (["restor", "x"], "did you mean `wk restore`"),
+    "an unknown flag": (["demo", "--bogus"], "unknown option --bogus (see `wk demo --help`)"),
+    "a flag with a slip": (["demo", "--headles"], "unknown option --headles; did you mean --headless?"),
     "a flag of another command": (["show", "last", "--headless"], "wk show --help"),
     "no goal": (["run"], "GOAL"),
     "an empty goal": (["run", "  "], "the goal is empty"),
-    "no session": (["pause"], "SESSION"),
+    "no session": (["pause"], "SESSION is missing; usage: wk pause [OPTIONS] SESSION [AGENT] (see"),
+    "one word too many": (
+        ["undo", "last", "a", "b c"],
+        "unexpected argument 'b c'; usage: wk undo [OPTIONS] SESSION AGENT",
+    ),
+    "an option without its value": (["show", "--db"], "--db needs a value: --db FILE|URL (see"),
+    "a flag with a value": (["show", "--json=yes"], "--json takes no value"),
+    "a word for a number": (["sessions", "--limit", "many"], "--limit: 'many' is not an integer (see"),
+    "a word for an amount": (["demo", "--budget-usd", "x"], "--budget-usd: 'x' is not a number"),
+    "a number out of range": (
+        ["serve", "--port", "99999"],
+        "--port: 99999 is out of range; use a number from 0 to 65535 (see",
+    ),
+    "a choice of others": (["usage", "--by", "year"], "--by: 'year' is not a valid value; use day, "),
     "no such speed": (["demo", "--speed", "fast"], "a positive number, or max"),
     "no time at all": (["demo", "--speed", "0"], "a positive number, or max"),
-    "a budget of nothing": (["demo", "--budget-tokens", "0"], "--budget-tokens"),
+    "a budget of nothing": (
+        ["demo", "--budget-tokens", "0"],
+        "--budget-tokens: 0 is out of range; use 1 or more",
+    ),
     "a budget that is no number": (["demo", "--budget-seconds", "nan"], "positive amount"),
     "a budget without an end": (["demo", "--budget-usd", "inf"], "positive amount"),
     "too small a context": (["demo", "--context-tokens", "10"], "--context-tokens"),
@@ -39,7 +57,7 @@ MISUSED = {
     ),
     "a rule that is too long": (
         ["run", "x", "--model", "offline/surveyor", "--rules", "x" * 2_001],
-        "a rule may have 2,000 characters, and this one has 2,001",
+        "the rule has 2,001 characters; the limit is 2,000",
     ),
     "too many rules": (
         ["run", "x", "--model", "offline/surveyor", *(f"--rules={n}{'x' * 1_999}" for n in range(4))],
@@ -47,7 +65,7 @@ MISUSED = {
     ),
     "a file of rules that is not there": (
         ["run", "x", "--model", "offline/surveyor", "--rules", "@nowhere.md"],
-        "nowhere.md cannot be read",
+        "cannot read nowhere.md",
     ),
     "an unknown provider": (["run", "x", "--model", "acme/fast"], "anthropic/<model>"),
     "a model without its provider": (
@@ -58,8 +76,21 @@ MISUSED = {
         ["run", "x", "--model", "anthropic/unheard-of", "--budget-usd", "1"],
         "--budget-tokens",
     ),
-    "an unknown shell": (["completion", "tcsh"], "bash"),
-    "a subcommand that is missing": (["memory", "bogus"], "wk memory --help"),
+    "an unknown shell": (["completion", "tcsh"], "SHELL: 'tcsh' is not a valid value; use bash, zsh or fish"),
+    "a path that is not there": (
+        ["hooks", "install", "claude", "--binary", "/none"],
+        "--binary: /none does not exist",
+    ),
+    "a server that does not run": (
+        ["sessions", "--db", "postgresql://127.0.0.1:1/x"],
+        "x: no server is listening there; start PostgreSQL",
+    ),
+    "a port of letters": (
+        ["sessions", "--db", "postgresql://127.0.0.1:abc/x"],
+        "the port must be a number; use the form postgresql",
+    ),
+    "a subcommand that is missing": (["memory", "bogus"], "unknown command 'bogus' (see `wk memory --help`)"),
+    "a subcommand with a slip": (["memory", "serch"], "did you mean `wk memory search`?"),
 }
 
 
@@ -75,7 +106,7 @@ def test_misuse_is_one_line_and_exit_2(wk: Wk, tmp_path: Path, what: str) -> Non
 FAULTS_OF_LOADING = {
     "a package that is missing": (
         ModuleNotFoundError("No module named 'acme'"),
-        "No module named 'acme': a package is missing or damaged; install Watchkeeper again",
+        "No module named 'acme': a package is missing or damaged; reinstall Watchkeeper",
     ),
     "an argument that the system refuses": (OSError(errno.EINVAL, "Invalid argument"), "Invalid argument"),
     "no descriptor": (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "too many open files"),
@@ -124,8 +155,8 @@ def test_a_group_without_its_subcommand_shows_its_help(wk: Wk, group: str) -> No
 def test_a_workspace_that_is_no_folder_is_refused_before_anything_is_written(wk, tmp_path, command):
     goal = ["x"] if command == "run" else []
     (tmp_path / "file").write_text("x")
-    assert "is not there" in wk(command, *goal, "--workspace", tmp_path / "nowhere").error
-    assert "is no folder" in wk(command, *goal, "--workspace", tmp_path / "file").error
+    assert "does not exist" in wk(command, *goal, "--workspace", tmp_path / "nowhere").error
+    assert "is not a folder" in wk(command, *goal, "--workspace", tmp_path / "file").error
     assert not (tmp_path / "watchkeeper.db").exists()
 
 
@@ -198,7 +229,7 @@ class TestTheDatabase:
         change(demo, "UPDATE sessions SET settings = '[1]'")
         said = wk("undo", "last", "planner", "--db", demo)
         assert said.code in (1, 2)
-        assert "ended before it was done" in said.error
+        assert "ended before the command finished" in said.error
         assert "sessions.settings" in said.error
 
     @pytest.mark.parametrize("command", ["sessions", "show last", "watch", "resume last", "memory status"])
@@ -211,7 +242,7 @@ class TestTheDatabase:
     @pytest.mark.parametrize("command", ["sessions", "demo"])
     @pytest.mark.parametrize(
         ("kind", "hint"),
-        [("text", "no SQLite database"), ("folder", "directory"), ("another program", "another program")],
+        [("text", "not a SQLite database"), ("folder", "directory"), ("another program", "another program")],
     )
     def test_what_is_no_database_of_ours_is_refused_and_left_as_it_was(
         self, wk: Wk, tmp_path: Path, command: str, kind: str, hint: str
@@ -302,13 +333,13 @@ def test_an_interruption_before_anything_has_begun_is_one_line(monkeypatch, caps
 def test_watching_a_file_that_is_not_there_says_so(wk: Wk, demo: Path, name: str) -> None:
     refused = wk("watch", name)
     assert refused.code == 3
-    assert "there is no file or folder" in refused.error
+    assert "no such file or folder:" in refused.error
     assert "nothing" in refused.error
 
 
 def test_an_empty_name_is_not_this_folder(wk: Wk, demo: Path) -> None:
     assert "no session ''" in wk("watch", "").error
-    assert "there is no file or folder ''" in wk("import", "").error
+    assert "no such file or folder: ''" in wk("import", "").error
 
 
 @pytest.mark.parametrize("search", ["state:bogus", "cost>abc", "ledger since:then"])
@@ -325,9 +356,9 @@ def _configure(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("configured", "why"), [("small", "'small' names no model; write it as provider/model"),
-     ("nowhere/small", "no model 'nowhere/small'"),
-     ("anthropic/claude-haiku-4-5", "no ANTHROPIC_API_KEY")],
+    ("configured", "why"), [("small", "'small' is not a model; write it as provider/model"),
+     ("nowhere/small", "unknown model 'nowhere/small'"),
+     ("anthropic/claude-haiku-4-5", "ANTHROPIC_API_KEY is not set")],
 )  # fmt: skip
 def test_a_model_for_memory_that_cannot_be_used_is_refused_before_a_session_exists(
     wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str, why: str
@@ -348,21 +379,21 @@ def test_the_surveyor_needs_no_model_for_memory_and_a_compaction_names_one_that_
     agent = rows(demo, "SELECT id FROM agents WHERE task_id IS NOT NULL ORDER BY ordinal")[0][0]
     refused = wk("compact", "last", agent, "--model", "nowhere/large")
     assert refused.code == 2
-    assert "no model 'nowhere/large'" in refused.error
+    assert "unknown model 'nowhere/large'" in refused.error
     assert wk("compact", "last", agent).code == 0
     edited = wk("memory", "edit", "last", agent, "--drop", "x")
-    assert "'x' names no messages" in edited.error
+    assert "'x' is not a message number or range" in edited.error
 
 
 @pytest.mark.parametrize(
     ("configured", "model", "why"),
     [
-        ('[openai-chat]\nbase_url = "localhost:8080"', "openai-chat/m", "openai-chat.base_url: 'localhost:8080' is not an address; write it as http://HOST:PORT/v1"),
-        ('[openai-chat]\nurl = "x"', "openai-chat/m", "openai-chat.url: Extra inputs"),
+        ('[openai-chat]\nbase_url = "localhost:8080"', "openai-chat/m", "openai-chat.base_url: 'localhost:8080' is not a valid address; use the form http://HOST:PORT/v1"),
+        ('[openai-chat]\nurl = "x"', "openai-chat/m", "openai-chat.url: unknown setting; known settings: base_url, api_key_env"),
         ("", "openai-chat/m", "set OPENAI_API_KEY or OPENAI_BASE_URL, then run this command again"),
-        ('[openai]\napi_key_env = "TEAM_KEY"', "openai/gpt-5", "no TEAM_KEY in the environment"),
+        ('[openai]\napi_key_env = "TEAM_KEY"', "openai/gpt-5", "TEAM_KEY is not set in the environment"),
         ("", "gpt-5", "did you mean openai/gpt-5?"),
-        ("", "openai-chat/", "no model 'openai-chat/'"),
+        ("", "openai-chat/", "unknown model 'openai-chat/'"),
     ],
 )  # fmt: skip
 def test_a_server_of_openais_apis_that_cannot_be_used_is_refused_in_one_line(
@@ -376,6 +407,49 @@ def test_a_server_of_openais_apis_that_cannot_be_used_is_refused_in_one_line(
     assert (said.code, said.out) == (2, "")
     assert why in said.error
     assert len(said.error.splitlines()) == 1
+
+
+MISCONFIGURED = {
+    "no value": ("model =", "is not valid TOML: the last line: invalid value; fix it"),
+    "no name": ('\n= "x"', "is not valid TOML: line 2, column 1: "),
+    "an end that is missing": ("slots = [1", "is not valid TOML: the last line: unclosed array"),
+    "a slip": ("max_paralel = 2", "max_paralel: unknown setting; did you mean max_parallel?"),
+    "a slip in a table": ("[memory]\nmodell = 'a/b'", "memory.modell: unknown setting; did you mean model?"),
+    "a setting of a server": (
+        "[mcp_servers.x]\ncomand = 'y'",
+        "mcp_servers.x.comand: unknown setting; did you mean command?",
+    ),
+    "a word for a number": ("slots = 'many'", "slots: 'many' is not valid; write a whole number"),
+    "half a slot": ("slots = 1.5", "slots: 1.5 is not valid; write a whole number"),
+    "a number for a text": ("model = 5", "model: 5 is not valid; write text in quotes"),
+    "a number for a switch": ("recall_vectors = 7", "recall_vectors: 7 is not valid; write true or false"),
+    "a text for a table": ("anthropic = 'x'", "anthropic: 'x' is not valid; write a table"),
+    "too many": ("slots = 999", "slots: 999 is out of range; write a number of at most 256"),
+    "too few": ("max_parallel = 0", "max_parallel: 0 is out of range; write a number of at least 1"),
+    "another word": (
+        "[sandbox]\nbash = 'on'",
+        'sandbox.bash: \'on\' is not valid; write "off", "workspace" or',
+    ),
+    "another permission": (
+        "[permissions]\nbash = 'yes'",
+        "permissions.bash: 'yes' is not valid; write \"allow\"",
+    ),
+    "a name of a server": ("[mcp_servers.'a b']\ncommand = 'y'", "mcp_servers: 'a b' is not a valid name"),
+    "a secret in its place": (
+        "[anthropic]\napi_key_env = ['sk-secret']",
+        "anthropic.api_key_env: this is not valid",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISCONFIGURED)
+def test_a_mistake_in_the_configuration_names_the_setting_and_what_to_write(wk: Wk, what: str) -> None:
+    text, hint = MISCONFIGURED[what]
+    _configure(text)
+    said = wk("models")
+    assert said.code == 2
+    assert f"config.toml: {hint}" in said.error or f"config.toml {hint}" in said.error
+    assert not re.search("pydantic|Input should|validation error|sk-secret|\\(at ", said.error)
 
 
 def test_doctor_names_the_server_and_the_key_of_each_provider(wk, monkeypatch):

@@ -13,6 +13,7 @@ from tests.core.store.test_migrations import earlier_version
 
 from watchkeeper import Runtime
 from watchkeeper.cli import run
+from watchkeeper.models.surveyor import START_AGAIN
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.driver import sqlite3
 
@@ -43,7 +44,7 @@ def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk, sp
         refused = wk("resume", "last", *arguments)
         assert refused.code == 5
         assert "the session has used 3 turns of its budget of 3 turns" in refused.out
-        assert refused.out.splitlines()[-1].strip() == f"raise it: wk resume {spent} --budget-turns +3"
+        assert refused.out.splitlines()[-1].strip() == f"to raise it: wk resume {spent} --budget-turns +3"
     shown = wk("resume", "last", "--json")
     assert shown.code == 5
     assert (shown.json["status"], shown.json["next"]) == ("paused", f"wk resume {spent} --budget-turns +3")
@@ -62,7 +63,7 @@ def test_a_limit_that_is_not_more_than_what_is_used_is_refused_and_changes_nothi
         assert refused.code == 2
         assert refused.error
     if typed in ("2", "3"):
-        assert "3 turns already" in wk("budget", "last", "--turns", typed).error
+        assert "already used 3 turns" in wk("budget", "last", "--turns", typed).error
     assert [one["amount"] for one in wk("show", "last", "--json").json["budgets"]] == [3.0]
     assert hosts(tmp_path) == 1
 
@@ -89,7 +90,7 @@ def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(wk, spent, mo
     assert ended.code == 0
     assert len(asked) == 3
     assert "turns" in asked[0]
-    assert "3 turns already" in ended.out
+    assert "already used 3 turns" in ended.out
 
 
 def test_whoever_gives_up_at_the_terminal_starts_no_host(wk, spent, monkeypatch, tmp_path):
@@ -97,7 +98,7 @@ def test_whoever_gives_up_at_the_terminal_starts_no_host(wk, spent, monkeypatch,
     monkeypatch.setattr(click, "prompt", lambda text, default: "q")
     ended = wk("resume", "last")
     assert ended.code == 5
-    assert "it was not resumed" in ended.out
+    assert "was not resumed" in ended.out
     assert hosts(tmp_path) == 1
 
 
@@ -115,7 +116,7 @@ def test_a_session_with_a_budget_of_its_project_does_not_run_until_that_is_remov
     connection.commit()
     connection.close()
     resume = ("resume", "last", "--budget-turns", "+50")
-    with pytest.raises(BadInput, match="remove it with `wk budget --project atlas --remove`"):
+    with pytest.raises(BadInput, match="Remove it with `wk budget --project atlas --remove`"):
         asyncio.run(Runtime(path).run("puv3u4a7"))
     for refused in (
         resume,
@@ -125,7 +126,7 @@ def test_a_session_with_a_budget_of_its_project_does_not_run_until_that_is_remov
     ):
         said = wk(*refused)
         assert said.code in (1, 2)
-        assert "remove it with `wk budget --project atlas --remove`" in said.error
+        assert "Remove it with `wk budget --project atlas --remove`" in said.error
     for refused in (
         ("demo", "--project", "atlas"),
         ("budget", "--project", "atlas", "--usd", "5"),
@@ -133,9 +134,12 @@ def test_a_session_with_a_budget_of_its_project_does_not_run_until_that_is_remov
     ):
         assert "`wk budget --project NAME --remove`" in wk(*refused).error
     assert hosts(tmp_path) == 1
-    assert "9,000 tokens and $20.00 is removed" in wk("budget", "--project", "atlas", "--remove").out
+    assert (
+        "removed the budget of 9,000 tokens and $20.00" in wk("budget", "--project", "atlas", "--remove").out
+    )
     assert wk("budget", "--project", "atlas", "--remove", "--json").json == {
         "project": "atlas",
         "budgets": [],
     }
-    assert wk(*resume, "--headless").code == 0
+    said = wk(*resume, "--headless")
+    assert (said.code, START_AGAIN in said.out) == (1, True), "the survey of that version is not continued"

@@ -137,7 +137,7 @@ class TestWithoutAModel:
         path, workspace = shell.folder / "own.db", shell.folder / "work"
         for config in ("", f'model = "{SURVEYOR}"'):
             shell.configure(config)
-            with pytest.raises(BadInput, match="no model is chosen"):
+            with pytest.raises(BadInput, match="no model is set"):
                 Runtime(path).start(GOAL, workspace=workspace)
         assert not path.exists()
         assert Runtime(path).start(GOAL, workspace=workspace, model=SURVEYOR)
@@ -151,7 +151,7 @@ class TestAtATerminal:
         assert (said.code, shell.newest("model")) == (0, SUGGESTED[1])
         for number, ref in enumerate(SUGGESTED, 1):
             assert f"  {number}  {ref}, {rates(ref)} (key: ANTHROPIC_API_KEY)" in said.err
-        assert said.err.count("is not one of them") == 2
+        assert said.err.count("is not a valid choice") == 2
 
     @pytest.mark.parametrize("answer", ["claude-opus-4-8", "anthropic/claude-opus-4-8"])
     def test_another_model_may_be_named(self, shell: Shell, answer: str) -> None:
@@ -184,10 +184,7 @@ class TestAtATerminal:
         shell.answers("1", "qwen3:8b")
         said = shell.run()
         assert said.code == 0
-        assert (
-            f"1  a model of the server at http://127.0.0.1:{listener} (Ollama's port), without a key"
-            in said.err
-        )
+        assert f"1  a model on the server at http://127.0.0.1:{listener} (Ollama port), no key" in said.err
         assert "Nothing" not in said.err
         assert shell.newest("model") == "anthropic/qwen3:8b"
         assert SessionSettings.load(shell.newest("settings")).base_url == f"http://127.0.0.1:{listener}"
@@ -198,7 +195,7 @@ class TestAtATerminal:
             shell.configure(f'[anthropic]\nbase_url = "{url}"\n')
             shell.answers("1", "claude-test")
             said = shell.run()
-            assert (f"a model of {url}, the configured server" in said.err) is (said.code == 0) is shown
+            assert (f"a model on {url}, the configured server" in said.err) is (said.code == 0) is shown
 
     def test_probing_is_bounded_and_stays_on_this_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def slow(place: tuple[str, int], timeout: float) -> None:
@@ -316,7 +313,7 @@ class TestAMissingKey:
         shell.configure(f'[anthropic]\napi_key_env = "{name}"\n' if name == "TEAM_KEY" else "")
         said = shell.run("--model", SONNET)
         assert said.code == 2
-        assert f"no {name} in the environment of this shell" in said.error
+        assert f"{name} is not set in the environment of this shell" in said.error
         assert shell.made_nothing()
 
     def test_a_resume_says_so_and_leaves_the_session_as_it_was(self, shell: Shell) -> None:
@@ -329,11 +326,13 @@ class TestAMissingKey:
         for options in ([], ["--headless"], ["--detach"], ["--json"]):
             said = shell.wk("resume", "last", *options)
             assert said.code == 2
-            assert "no ANTHROPIC_API_KEY in the environment of this shell" in said.error
+            assert "ANTHROPIC_API_KEY is not set in the environment of this shell" in said.error
         shell.patch.setattr(
             subprocess, "Popen", lambda *_, **__: pytest.fail("a host was started without a key")
         )
-        dashboard = rf"no ANTHROPIC_API_KEY in the environment of this dashboard \(pid {os.getpid()}\)"
+        dashboard = (
+            rf"ANTHROPIC_API_KEY is not set in the environment of this dashboard \(pid {os.getpid()}\)"
+        )
         with pytest.raises(BadInput, match=dashboard):
             StoreControl(shell.folder / "watchkeeper.db").start_host(shell.driven[0], resume=True, once=None)
         assert shell.wk("show", "--json").json == before
@@ -425,7 +424,7 @@ class TestAWorkspaceThatChoosesADearerModel:
         assert "reviewer (.claude/agents/reviewer.md), tester (.claude/agents/tester.md)" in said.err
         assert f"{self.DEAR}: $5 in, $25 out per million tokens" in said.err
         assert f"{self.MINE}: $3 in, $15 out per million tokens" in said.err
-        assert said.err.count("Use its choice") == 1
+        assert said.err.count("Use the requested model") == 1
         assert "counter" not in said.err
         assert self.allowed(shell.wk) == [f"reviewer={self.DEAR}", f"tester={self.DEAR}"]
 

@@ -26,28 +26,37 @@ def session_of(demo: Path) -> str:
 
 def test_a_session_is_renamed_and_tagged(wk: Wk, demo: Path) -> None:
     session = session_of(demo)
-    assert wk("rename", "last", "the first survey").out == f"session {session}: the first survey\n"
-    assert wk("tag", session[:5], "keep", "nightly", "--json").json == {
+    assert wk("edit", "last", "--title", "the first survey").out == f"session {session}: the first survey\n"
+    assert wk("edit", session[:5], "--tag", "keep", "--tag", "nightly", "--json").json == {
         "session": session,
+        "title": "the first survey",
         "tags": ["keep", "nightly"],
     }
-    assert wk("tag", "last", "nightly", "--remove").out == f"session {session}: #keep\n"
-    assert "the first survey" in wk("sessions").out
-    assert "is not a tag" in wk("tag", "last", "two words").error
+    assert wk("edit", "last", "--untag", "nightly").out == f"session {session}: #keep\n"
+    both = wk("edit", "last", "--title", "", "--tag", "new", "--untag", "keep")
+    assert both.out == f"session {session}: no title  #new\n"
+    assert "specify a change" in wk("edit", "last").error
+
+
+def test_what_an_edit_refuses_changes_nothing(wk: Wk, demo: Path) -> None:
+    before = wk("sessions", "--json").json
+    assert "is not a valid tag" in wk("edit", "last", "--title", "x", "--tag", "two words").error
+    assert "the limit is 400" in wk("edit", "last", "--tag", "x", "--title", "x" * 401).error
+    assert wk("sessions", "--json").json == before
 
 
 def test_a_deleted_session_is_gone_until_it_is_restored(wk: Wk, demo: Path) -> None:
     session = session_of(demo)
-    assert f"`wk restore {session}` brings it back" in wk("delete", "last").out
+    assert f"`wk delete --restore {session}` restores it" in wk("delete", "last").out
     assert wk("sessions", "--json").json == []
     gone = wk("show", session)
     assert gone.code == 3
-    assert f"`wk restore {session}`" in gone.error
-    assert session in wk("restore").out
-    assert wk("restore", "--json").json[0]["session"] == session
-    assert wk("restore", session[:4]).out == f"session {session} is restored\n"
+    assert f"`wk delete --restore {session}`" in gone.error
+    assert session in wk("delete", "--restore").out
+    assert wk("delete", "--restore", "--json").json[0]["session"] == session
+    assert wk("delete", "--restore", session[:4]).out == f"session {session} restored\n"
     assert wk("show", "last").code == 0
-    assert wk("restore", session).code == 3
+    assert wk("delete", "--restore", session).code == 3
 
 
 def test_a_fork_is_resumed_to_the_same_end(wk: Wk, demo: Path) -> None:
@@ -72,30 +81,30 @@ def test_a_step_that_is_none_is_told(wk: Wk, demo: Path, step: str, code: int, t
 
 def test_prune_says_what_would_go_and_then_takes_it(wk: Wk, demo: Path) -> None:
     session = session_of(demo)
-    plan = wk("prune", "--older-than", "0d", "--dry-run", "--json").json
+    plan = wk("delete", "--prune", "--older-than", "0d", "--dry-run", "--json").json
     assert [one["session"] for one in plan["sessions"]] == [session]
     assert plan["bytes"] > 10_000
-    assert "1 session would be deleted" in wk("prune", "--keep", "0", "--dry-run").out
-    assert "nothing to prune" in wk("prune", "--older-than", "1y").out
+    assert "1 session would be deleted" in wk("delete", "--prune", "--keep", "0", "--dry-run").out
+    assert "nothing to prune" in wk("delete", "--prune", "--older-than", "1y").out
     assert wk("show", session).code == 0
-    done = wk("prune", "--older-than", "0d")
+    done = wk("delete", "--prune", "--older-than", "0d")
     assert "1 session and" in done.out
-    assert "the file went from" in done.out
+    assert "file size reduced from" in done.out
     assert wk("sessions", "--json").json == []
 
 
 def test_prune_takes_a_deleted_session_by_name_before_its_window_is_over(wk: Wk, demo: Path) -> None:
     session = session_of(demo)
     wk("delete", session)
-    assert "nothing to prune" in wk("prune").out
-    assert wk("prune", session, "--json").json["pruned"] == [session]
-    assert wk("restore", session).code == 3
+    assert "nothing to prune" in wk("delete", "--prune").out
+    assert wk("delete", "--prune", session, "--json").json["pruned"] == [session]
+    assert wk("delete", "--restore", session).code == 3
 
 
 def test_odd_conditions_are_told(wk: Wk, demo: Path) -> None:
-    assert "invalid age" in wk("prune", "--older-than", "soon").error
-    assert "invalid size" in wk("prune", "--larger-than", "big").error
-    assert "not both" in wk("prune", "last", "--keep", "1").error
+    assert "invalid age" in wk("delete", "--prune", "--older-than", "soon").error
+    assert "invalid size" in wk("delete", "--prune", "--larger-than", "big").error
+    assert "not both" in wk("delete", "--prune", "last", "--keep", "1").error
 
 
 def test_what_a_live_host_drives_is_left_alone_with_exit_code_4(wk: Wk, demo: Path) -> None:
@@ -103,19 +112,19 @@ def test_what_a_live_host_drives_is_left_alone_with_exit_code_4(wk: Wk, demo: Pa
     lease = Lease.acquire(demo, session)
     try:
         for command in (
-            ("rename", session, "x"), ("tag", session, "x"), ("delete", session), ("fork", session),
-            ("prune", session),
+            ("edit", session, "--title", "x"), ("edit", session, "--tag", "x"), ("delete", session), ("fork", session),
+            ("delete", "--prune", session),
         ):  # fmt: skip
             said = wk(*command)
             assert (said.code, f"`wk pause {session}`" in said.error) == (4, True)
-        assert "nothing to prune" in wk("prune", "--older-than", "0d").out
+        assert "nothing to prune" in wk("delete", "--prune", "--older-than", "0d").out
     finally:
         lease.release()
 
 
 def test_the_same_prune_again_finishes_one_that_was_killed(wk: Wk, demo: Path) -> None:
     session = wk("show", "last", "--json").json["session"]["id"]
-    command = [sys.executable, "-m", "watchkeeper", "prune", session, "--yes"]
+    command = [sys.executable, "-m", "watchkeeper", "delete", "--prune", session, "--yes"]
     killed = subprocess.run(
         command, env=os.environ | {"WATCHKEEPER_FAULT": "library.after_commit:1"}, check=False
     )
@@ -125,11 +134,11 @@ def test_the_same_prune_again_finishes_one_that_was_killed(wk: Wk, demo: Path) -
         "it was not killed half way"
     )
     assert wk("sessions", "--json").json == []
-    again = wk("prune", session[:5], "--yes", "--json")
+    again = wk("delete", "--prune", session[:5], "--yes", "--json")
     assert (again.code, again.json["pruned"]) == (0, [session])
     assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
     connection.close()
-    assert wk("prune", session, "--yes").code == 3
+    assert wk("delete", "--prune", session, "--yes").code == 3
 
 
 def test_a_backup_is_used_like_the_database(wk: Wk, demo: Path, tmp_path: Path) -> None:
@@ -138,15 +147,15 @@ def test_a_backup_is_used_like_the_database(wk: Wk, demo: Path, tmp_path: Path) 
     target.parent.mkdir()
     assert wk("backup", target, "--json").json["sessions"] == 1
     assert wk("sessions", "--db", target, "--json").json == wk("sessions", "--json").json
-    assert "exists already" in wk("backup", target).error
+    assert "already exists" in wk("backup", target).error
     assert wk("backup", target, "--overwrite").code == 0
     assert wk("backup", demo, "--overwrite").code == 2
 
 
 def test_a_tool_of_a_run_may_not_keep_the_library(wk, demo, monkeypatch):
     monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd2345")
-    for command in (("rename", "last", "x"), ("tag", "last", "x"), ("delete", "last"), ("restore", "last"), ("fork", "last"),
-                    ("prune", "last"), ("backup", "x.db")):  # fmt: skip
+    for command in (("edit", "last", "--title", "x"), ("edit", "last", "--tag", "x"), ("delete", "last"), ("delete", "--restore", "last"), ("fork", "last"),
+                    ("delete", "--prune", "last"), ("backup", "x.db")):  # fmt: skip
         assert "WATCHKEEPER_AGENT" in wk(*command).error
 
 

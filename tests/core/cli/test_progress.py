@@ -38,4 +38,4 @@ def test_a_database_that_cannot_be_read_any_more_ends_the_progress_with_one_line
     printer.start(from_start=True)
     printer.finish()
     printer.report_trouble()
-    assert capsys.readouterr().err == "wk: progress is no longer shown: disk I/O error; run `wk doctor`\n"
+    assert capsys.readouterr().err == "wk: progress output stopped: disk I/O error; run `wk doctor`\n"

@@ -1,4 +1,4 @@
-"""`wk run --queue`, `wk resume --queue` and `wk workers`: what is refused, and what the lists say."""
+"""`wk worker queue`, `wk resume --queue` and `wk worker --list`: what is refused, and what the lists say."""
 
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ def folder(tmp_path: Path) -> Path:
 
 def queue(wk: Wk, folder: Path, *options: object) -> str:
     said = wk(
-        "run", "--queue", "--model", "offline/surveyor", "--workspace", folder, "--json", *options, "the goal"
+        "worker",
+        "queue",
+        "--model",
+        "offline/surveyor",
+        "--workspace",
+        folder,
+        "--json",
+        *options,
+        "the goal",
     )
     assert said.code == 0, said.err
     return str(said.json["session"])
@@ -39,9 +47,9 @@ def test_a_queued_session_waits_says_for_what_and_can_be_cancelled(wk, folder, t
     (listed,) = wk("sessions", "--json").json
     assert (listed["queued"], listed["live"]) == (True, False)
     shown = wk("show", session)
-    assert f"label host:{socket.gethostname()}, folder {folder}; no worker there" in shown.out
+    assert f"label host:{socket.gethostname()}, folder {folder}; no matching worker" in shown.out
     assert wk("show", session, "--json").json["queue"]["needs"]["path"] == str(folder)
-    assert wk("workers").out == "no workers; start one with `wk worker`\n"
+    assert wk("worker", "--list").out == "no workers; start one with `wk worker`\n"
     assert wk("cancel", session).code == 0
     assert rows(tmp_path / "watchkeeper.db", "SELECT status, queued_at FROM sessions") == [
         ("cancelled", None)
@@ -71,17 +79,15 @@ def test_a_paused_session_goes_back_to_the_workers_and_a_finished_one_does_not(w
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--on", "gpu"), "add --queue"),
-        (("--queue", "--headless"), "leave --headless and --detach out"),
-        (("--queue", "--commit", COMMIT), "add --git REMOTE"),
-        (("--queue", "--on", "a b"), "is no label"),
-        (("--queue", "--on", "-x"), "is no label"),
-        (("--queue", "--git", "ext::sh -c x", "--commit", COMMIT), "is no remote"),
-        (("--queue", "--git", "https://h/x", "--commit", "--upload-pack=x"), "is no commit"),
-        (("--queue", "--git", "https://h/x"), "is no commit"),
-        (("--queue", "--workspace", "/nowhere/here"), "is not there"),
-        (("--queue", "--on", "gpu", "--workspace", "nowhere"), "give its whole path"),
-        (("--queue", "--budget-usd", "0"), "is not in the range"),
+        (("--commit", COMMIT), "requires --git REMOTE"),
+        (("--on", "a b"), "is not a valid label"),
+        (("--on", "-x"), "is not a valid label"),
+        (("--git", "ext::sh -c x", "--commit", COMMIT), "a worker cannot fetch from"),
+        (("--git", "https://h/x", "--commit", "--upload-pack=x"), "is not a commit in"),
+        (("--git", "https://h/x"), "is not a commit in"),
+        (("--workspace", "/nowhere/here"), "does not exist"),
+        (("--on", "gpu", "--workspace", "nowhere"), "give an absolute path"),
+        (("--budget-usd", "0"), "use a number above 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_queued_is_refused_before_anything_is_written(
@@ -93,7 +99,7 @@ def test_what_cannot_be_queued_is_refused_before_anything_is_written(
     reason: str,
 ) -> None:
     monkeypatch.chdir(folder)
-    said = wk("run", "--model", "offline/surveyor", *options, "the goal")
+    said = wk("worker", "queue", "--model", "offline/surveyor", *options, "the goal")
     assert said.code == 2
     assert reason in said.error
     assert not (tmp_path / "watchkeeper.db").exists()

@@ -121,13 +121,13 @@ def test_a_resume_does_not_wait_for_a_host_that_drives(wk, ground, session, monk
     with hosted(ground.path, session, drives=True):
         refused = wk("resume", session, "--headless")
     assert refused.code == 4
-    assert "already runs in a background process" in refused.error
+    assert "is already running in a background process" in refused.error
 
 
-@pytest.mark.parametrize("kind", ["fork", "delete", "rename"])
+@pytest.mark.parametrize("kind", ["fork", "delete", "edit"])
 def test_what_needs_the_session_to_itself_waits_for_such_a_host_too(wk, ground, session, kind):
     with ending_soon(ground.path, session):
-        done = wk(kind, session, *(["a title"] if kind == "rename" else []))
+        done = wk(kind, session, *(["--title", "a title"] if kind == "edit" else []))
     assert done.code == 0, done.err
 
 

@@ -37,7 +37,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workspace = folder / "workspace"
     for part in ("one", "two", "three"):
         (workspace / part).mkdir(parents=True)
-        for number in range(40):
+        for number in range(120):
             (workspace / part / f"module_{number}.py").write_text(f"VALUE = {number}  # TODO: explain\n" * 20)
     code = run(
         [

@@ -57,7 +57,7 @@ def test_a_folder_takes_the_file_under_its_usual_name(here: Path) -> None:
 
 def test_secrets_stay_only_if_that_was_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "last", "--no-redact"]) == 0
-    assert "left in" in capsys.readouterr().out
+    assert "secrets were kept" in capsys.readouterr().out
     assert SECRET in (here / "sessn001.html").read_text()
 
 
@@ -72,7 +72,7 @@ def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_
     (here / "0a0a0a0a-1111-4222-8333-444444444444.jsonl").write_text(json.dumps(said) + "\n")
     assert run(["import", "0a0a0a0a-1111-4222-8333-444444444444.jsonl"]) == 0
     assert run(["export", "last", "-o", "a.md"]) == 0
-    assert capsys.readouterr().out.endswith("2 secrets removed before it was stored\n")
+    assert capsys.readouterr().out.endswith("2 secrets removed before storage\n")
 
 
 def test_an_export_in_which_nothing_is_found_says_that_only_known_forms_were_looked_for(
@@ -80,8 +80,8 @@ def test_an_export_in_which_nothing_is_found_says_that_only_known_forms_were_loo
 ) -> None:
     monkeypatch.delenv("DEPLOY_PASSWORD")
     assert run(["export", "last", "-o", "a.html"]) == 0
-    assert capsys.readouterr().out.endswith("no known form of secret was found\n")
-    assert "No known form of secret was found in the stored text." in (here / "a.html").read_text()
+    assert capsys.readouterr().out.endswith("no known secret patterns found\n")
+    assert "No known secret patterns were found in the stored text." in (here / "a.html").read_text()
 
 
 def test_a_file_that_is_there_is_replaced_only_by_force(here, capsys):
@@ -181,7 +181,7 @@ def test_wk_import_reads_an_export_back(here, tmp_path, capsys):
     assert run(["import", "sessn001.json", *other]) == 0
     assert "session sessn001 imported: 2 messages" in capsys.readouterr().out
     assert run(["import", "sessn001.json", *other]) == 0
-    assert "is already here; nothing was done" in capsys.readouterr().out
+    assert "already exists; nothing imported" in capsys.readouterr().out
     assert run(["export", "last", "-o", "again.json", *other]) == 0
     assert (here / "again.json").read_bytes() == (here / "sessn001.json").read_bytes()
     (here / "bad.json").write_text('{"format":"watchkeeper-session","version":1,')

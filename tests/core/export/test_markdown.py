@@ -92,7 +92,7 @@ def test_a_long_result_is_shortened_and_says_so(made: Make, export: Export) -> N
     one.done()
     text = export(one.connection, one.session_id, "md").text
     assert len(text) < 20_000
-    assert "[… 240,000 characters more]" in text
+    assert "[… 240,000 more characters]" in text
 
 
 @pytest.mark.parametrize(

@@ -189,8 +189,8 @@ def test_figures_say_what_they_are_worth(made: Make, export: Export) -> None:
     assert rows["exact"] == ["\\$1.2500", "exact"]
     assert rows["guess"] == ["\\$1.2500", "estimated"]
     assert rows["none"] == ["unpriced", "unpriced"]
-    assert rows["mixed"] == ["\\$0.5000", "in part unpriced"]
-    assert rows["All"] == ["\\$3.0000", "in part unpriced"]
+    assert rows["mixed"] == ["\\$0.5000", "partly unpriced"]
+    assert rows["All"] == ["\\$3.0000", "partly unpriced"]
 
 
 def test_the_reason_of_a_session_is_shown_whole(made: Make, export: Export) -> None:
@@ -226,7 +226,7 @@ def test_texts_of_very_many_compactions_are_left_out_with_a_note(made, export, m
     monkeypatch.setattr(pages, "LARGEST_KEPT", 2_500)
     text = export(one.connection, one.session_id, "html").text
     assert ["summary 1" in text, "summary 2" in text] == [True, False]
-    assert text.count("[left out: the page would be too large]") == 3
+    assert text.count("[omitted: the page would be too large]") == 3
     assert text.count('class="pass"') == 5
 
 

@@ -95,7 +95,7 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
         (lambda d: d["agents"][0].pop("name"), "agents.name"),
         (lambda d: d["messages"][0].update(content=7), "messages.content"),
         (lambda d: d["messages"][0].update(role="system"), "messages.role"),
-        (lambda d: d["messages"][0].update(agent_id="stranger"), "belongs to no agent"),
+        (lambda d: d["messages"][0].update(agent_id="stranger"), "has an unknown agent"),
         (lambda d: d["messages"].append(d["messages"][0]), "UNIQUE"),
         (lambda d: d["events"][0].update(data=[]), "events.data"),
         (lambda d: d["views"][0].update(elided=[[1]]), "views.elided"),

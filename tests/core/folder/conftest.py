@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from watchkeeper.agents.tools.folder import scan_page
+from watchkeeper.agents.tools.folder import list_page
 
-Pages = list[dict[str, Any]]
+Lines = Callable[..., list[str]]
 
 
 @pytest.fixture
-def pages() -> Callable[..., Pages]:
-    """All pages of a folder, in order."""
+def lines() -> Lines:
+    """The entries of a folder on all its pages, without the lines that lead on."""
 
-    def gather(workspace: Path, path: str = ".", **arguments: Any) -> Pages:
-        found: Pages = []
-        cursor = arguments.pop("cursor", None)
+    def gather(workspace: Path, path: str = ".", **arguments: Any) -> list[str]:
+        found: list[str] = []
+        cursor = None
         while True:
-            found.append(json.loads(scan_page(workspace, path, cursor, **arguments)))
-            cursor = found[-1]["next"]
-            if cursor is None:
+            page = list_page(workspace, path, cursor, **arguments).split("\n")
+            more = page.pop() if " more; cursor: " in page[-1] else ""
+            assert page, "a page that leads on holds something"
+            found += page
+            if not more:
                 return found
-            assert found[-1]["entries"] or found[-1].get("skipped"), "a page that leads on holds something"
-
-    return gather
-
-
-@pytest.fixture
-def entries(pages: Callable[..., Pages]) -> Callable[..., list[dict[str, Any]]]:
-    """All entries of a folder, in order."""
-
-    def gather(workspace: Path, path: str = ".", **arguments: Any) -> list[dict[str, Any]]:
-        return [entry for page in pages(workspace, path, **arguments) for entry in page["entries"]]
+            cursor = more.partition("cursor: ")[2].removesuffix("]")
 
     return gather
 
@@ -45,20 +36,12 @@ def entries(pages: Callable[..., Pages]) -> Callable[..., list[dict[str, Any]]]:
 def project(tmp_path: Path) -> Path:
     """A small project."""
     files = {
-        "README.md": "# A project\n\nIt does little.\n",
-        "pyproject.toml": '[project]\nname = "p"\n[project.scripts]\nzed = "p:main"\nact = "p:main"\n',
-        "src/p/__init__.py": "",
-        "src/p/__main__.py": "print(1)\n",
-        "src/p/tool.py": "# TODO: more\nx = 1\nif __name__ == '__main__':\n    print(x)",
-        "src/p/data.json": "{}\n",
-        "tests/test_tool.py": "# FIXME later, TODO never\ndef test():\n    pass\n",
-        "docs/index.md": "text TODOS and TODO_LIST are not marks\n",
-        ".git/config": "TODO: not counted\n",
-        "run": "#!/usr/bin/env python3.11\nprint()\n",
-    }
+        "README.md": "# A project\n\nIt does little.\n", "pyproject.toml": '[project]\nname = "p"\n',
+        "src/p/__init__.py": "", "src/p/__main__.py": "print(1)\n", "src/p/data.json": "{}\n",
+        "tests/test_tool.py": "def test():\n    pass\n", "docs/index.md": "text\n", ".git/config": "not listed\n",
+    }  # fmt: skip
     for name, text in files.items():
         path = tmp_path / "project" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (tmp_path / "project" / "run").chmod(0o755)
     return tmp_path / "project"

@@ -206,9 +206,9 @@ def test_the_plugin_of_opencode_is_a_file_of_its_own(claude: Claude, tmp_path: P
     assert not place.path.exists()
     assert not claude.folder.exists()
     place.path.write_text("export const Mine = async () => ({})")
-    with pytest.raises(BadInput, match="no plugin of Watchkeeper"):
+    with pytest.raises(BadInput, match="not a Watchkeeper plugin"):
         hooks.plan_opencode_install(claude.db, place, OPENCODE, answer=False)
-    with pytest.raises(BadInput, match="no plugin of Watchkeeper"):
+    with pytest.raises(BadInput, match="not a Watchkeeper plugin"):
         hooks.plan_opencode_uninstall(claude.db, place.path)
 
 
@@ -551,6 +551,21 @@ def test_damaged_and_hostile_files_change_nothing_and_do_not_stay(claude: Claude
     assert [path.name for path in spool.iterdir()] == ["8.3.json"]
 
 
+def test_the_status_data_of_claude_code_says_what_is_left_of_usage_windows(claude: Claude) -> None:
+    claude.install()
+    data = {"session_id": SESSION, "cwd": "/work/project", "cost": {"total_cost_usd": 1.5},
+            "rate_limits": {"five_hour": {"used_percentage": 81, "resets_at": claude.now + 60}, "seven_day": {}}}  # fmt: skip
+    # As a status line hands it on.
+    subprocess.run(["/bin/sh", str(claude.folder / "spool.sh")], input=json.dumps(data).encode(), check=True)
+    claude.spooled("7.7.json", b'{"rate_limits": {"five_hour": []}}')
+    claude.spooled("8.8.json", b'{"rate_limits": 5}')
+    assert claude.look().sessions == ()
+    assert claude.rows("SELECT provider, account, minutes, used_percent, source FROM quota_readings") == [
+        ("anthropic", "", 300, 81.0, "Claude Code's status data")
+    ]
+    assert os.listdir(claude.folder / "spool") == []
+
+
 def test_a_half_written_file_is_read_when_it_is_whole(claude: Claude) -> None:
     claude.install()
     data = json.dumps({"session_id": SESSION, "hook_event_name": "UserPromptSubmit"}).encode()
@@ -743,7 +758,7 @@ def test_an_answer_reaches_the_hook_that_waits_and_the_log_confirms_it(claude: C
     external.answer_question(claude.db, question, "me", allow=True)
     assert _output(child) == {"behavior": "allow"}
     assert claude.found().questions[0].status == "sent"
-    with pytest.raises(ValueError, match="gone"):
+    with pytest.raises(ValueError, match="no longer open"):
         external.answer_question(claude.db, question, "me", allow=True)
     with claude.log.open("ab") as file:
         file.truncate(9 << 20)  # behind a line of 9 MB

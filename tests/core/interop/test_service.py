@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = home / ".claude/projects/-w/0a0a0a0a-1111-4222-8333-444444444444.jsonl"
     log.parent.mkdir(parents=True)
     log.write_text(json.dumps(RECORD) + "\n")
-    for name in (*service.HANDED_ON, "WATCHKEEPER_AGENT"):
+    for name in (*service.handed_on(), "WATCHKEEPER_AGENT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     return home
@@ -80,7 +80,7 @@ def test_a_unit_hands_on_each_variable_that_says_where_logs_are(tmp_path: Path) 
     read: set[str] = set()
     service.places(Asked(), tmp_path)
     assert read
-    assert read <= set(service.HANDED_ON)
+    assert read <= set(service.handed_on())
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])

@@ -80,7 +80,7 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(connection, path
 def test_no_file_is_overwritten_without_saying_so(connection: Any, path: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_text("precious")
-    with pytest.raises(BadInput, match="exists already"):
+    with pytest.raises(BadInput, match="already exists"):
         back_up(path, target)
     assert target.read_text() == "precious"
     back_up(path, target, overwrite=True)
@@ -179,7 +179,7 @@ def test_a_database_in_use_is_not_moved(tmp_path: Path) -> None:
     connection.close()
     assert not target.exists()
     (tmp_path / "taken.db").write_text("kept")
-    with pytest.raises(BadInput, match="exists already"):
+    with pytest.raises(BadInput, match="already exists"):
         move_database(path, tmp_path / "taken.db")
     assert (tmp_path / "taken.db").read_text() == "kept"
     move_database(path, target)

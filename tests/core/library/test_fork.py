@@ -323,7 +323,7 @@ async def test_a_fork_that_was_killed_is_never_listed_but_named_and_removed(
         cut = cut_after(bench, session, batches)
         assert counts_of(bench) != before
         with opened(bench.path) as connection:
-            assert [row.id for row in list_sessions(connection)] == [session]
+            assert [row.id for row in list_sessions(Queries(connection))] == [session]
             assert sessions.find(connection, "last") == session
             with pytest.raises(NotFound):
                 sessions.find(connection, cut)
@@ -400,7 +400,7 @@ async def test_a_fork_of_a_session_that_was_continued_meanwhile_is_given_up(
         with opened(bench.path) as connection:
             connection.execute("UPDATE sessions SET lease_epoch = 77 WHERE id = ?", (session,))
 
-    with pytest.raises(DrivenElsewhere, match="was continued while it was forked"):
+    with pytest.raises(DrivenElsewhere, match="continued during the fork"):
         fork_session(bench.path, session, on_progress=continued)
     assert counts_of(bench) == before
 

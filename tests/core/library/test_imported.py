@@ -24,14 +24,14 @@ def log(tmp_path: Path) -> Path:
 def test_an_imported_session_is_named_deleted_restored_and_pruned(wk: Wk, log: Path) -> None:
     assert wk("import", log).code == 0
     (session,) = wk("sessions", "--json").json
-    assert wk("rename", "last", "the ledger").code == 0
-    assert wk("tag", "last", "old").code == 0
+    assert wk("edit", "last", "--title", "the ledger").code == 0
+    assert wk("edit", "last", "--tag", "old").code == 0
     wk("delete", "last")
     assert wk("import", log).code == 0
     assert wk("sessions", "--json").json == []
-    assert wk("restore", "last").code == 0
+    assert wk("delete", "--restore", "last").code == 0
     before = wk("show", "last", "--json").json
-    assert wk("prune", session["id"]).code == 0
+    assert wk("delete", "--prune", session["id"]).code == 0
     assert wk("sessions", "--json").json == []
     assert wk("import", log).code == 0
     again = wk("show", "last", "--json").json

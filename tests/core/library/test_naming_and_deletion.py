@@ -43,7 +43,7 @@ def test_a_title_stands_for_the_goal_until_it_is_taken_away(connection: Any, pat
     assert value(connection, "title") == "the big one"
     assert rename_session(path, "abcd2345", " ") is None
     assert value(connection, "title") is None
-    with pytest.raises(BadInput, match="at most 400"):
+    with pytest.raises(BadInput, match="the limit is 400"):
         rename_session(path, "abcd2345", "x" * 401)
 
 
@@ -91,15 +91,15 @@ def test_a_deleted_session_is_in_no_list_and_no_name_means_it(connection: Any, p
     add_session(connection, "older234")
     gone = delete_session(path, "abcd2345", now=1000.0)
     assert (gone.name, gone.gone_at) == ("goal of abcd2345", 1000.0 + 7 * 86_400)
-    assert [row.id for row in list_sessions(connection)] == ["older234"]
-    assert [row.id for row in list_sessions(connection, "goal")] == ["older234"]
-    assert [row.id for row in list_sessions(connection, "state:done")] == ["older234"]
+    assert [row.id for row in list_sessions(Queries(connection))] == ["older234"]
+    assert [row.id for row in list_sessions(Queries(connection), "goal")] == ["older234"]
+    assert [row.id for row in list_sessions(Queries(connection), "state:done")] == ["older234"]
 
     with closing(database.open_readonly(path)) as other:
         other.row_factory = sqlite3.Row
         assert [row["id"] for row in state.summaries(Queries(other))] == ["older234"]
     assert sessions.find(connection, "last") == sessions.newest_session(connection) == "older234"
-    with pytest.raises(NotFound, match="`wk restore abcd2345` brings it back"):
+    with pytest.raises(NotFound, match="restore it with `wk delete --restore abcd2345`"):
         sessions.find(connection, "abcd2345")
     with pytest.raises(NotFound):
         sessions.find(connection, "abcd")
@@ -135,7 +135,7 @@ def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> N
     delete_session(path, "abcd2345", now=1000.0)
     assert [one.id for one in deleted_sessions(connection)] == ["abcd2345"]
     assert find_deleted(connection, "ab") == find_deleted(connection, "last") == "abcd2345"
-    with pytest.raises(BadInput, match="deleted already"):
+    with pytest.raises(BadInput, match="already deleted"):
         delete_session(path, "abcd2345")
     restore_session(path, "abcd2345")
     assert deleted_sessions(connection) == ()

@@ -16,11 +16,11 @@ from tests.core.runtime.conftest import Bench
 
 from watchkeeper.records.errors import DrivenElsewhere, NotFound
 from watchkeeper.store import database, driver
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.fork import fork_session
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
 from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
-from watchkeeper.store.search.index import index_until
 
 DAY = 86_400.0
 NOW = 1_000 * DAY
@@ -86,7 +86,7 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
     session = await ran(bench, script())
     other = fork_session(bench.path, session).session_id
     writer = database.open_writable(bench.path)
-    assert index_until(writer, seconds=10)
+    assert index_of(writer).index_until(seconds=10)
     kept = {table: bench.query(f"SELECT * FROM {table} WHERE session_id = ?", other) for table in OF_SESSION}
     of_agent = {
         table: bench.query(
@@ -156,10 +156,10 @@ def test_a_prune_that_was_stopped_is_finished_by_the_next(connection: Any, path:
     rows = purge_rows(connection, "abcd2345")
     next(rows)
     next(rows)
-    with pytest.raises(NotFound, match="purged"):
+    with pytest.raises(NotFound, match="permanently deleted"):
         restore_session(path, "abcd2345")
     assert ids(plan_prune(path)) == ["abcd2345"]
-    assert plan_prune(path).doomed[0].why == "left over where a fork, an import or a prune was stopped"
+    assert plan_prune(path).doomed[0].why == "left over from an interrupted fork, import or prune"
     prune_sessions(path, plan_prune(path))
     assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
     assert connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)

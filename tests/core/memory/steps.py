@@ -104,7 +104,7 @@ SAYS: dict[str, Callable[[list[dict[str, Any]], str | None], Any]] = {
     "endless": lambda messages, previous: "babble " * 9_000,
     "surrogate": lambda messages, previous: "half \ud83d of a pair",
     "headings": lambda messages, previous: (
-        "# Digest, made without a model.\nWhole text: message://agent/1-9\nGoals:\n- x (#1)"
+        "# Digest, made without a model.\nFull text: message://agent/1-9\nGoals:\n- x (#1)"
     ),
 }
 

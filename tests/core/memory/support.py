@@ -12,7 +12,7 @@ from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.engine import Engine, Keep, ObservationalSettings
 from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared
 from watchkeeper.memory.manager import Swap
-from watchkeeper.records.messages import Block, Message, ObservationKind, View
+from watchkeeper.records.messages import Block, Content, Message, ObservationKind, View
 
 EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")
 """Every event that a manager tells of."""
@@ -47,6 +47,32 @@ def result(*ids: str, text: str = "fine", is_error: bool = False) -> list[Block]
     return [
         {"type": "tool_result", "tool_use_id": name, "content": text, "is_error": is_error} for name in ids
     ]
+
+
+def message(seq: int, role: str, content: Content) -> Message:
+    return Message(seq, role, content, 1, seq, 0.0)  # type: ignore[arg-type]
+
+
+def use(seq: int, tool: str, **given: object) -> Message:
+    """A message that calls a tool; `answer` of the next number brings its result."""
+    return message(seq, "assistant", [{"type": "tool_use", "id": f"t{seq}", "name": tool, "input": given}])
+
+
+def answer(seq: int, text: str = "done", *, is_error: bool = False) -> Message:
+    return message(seq, "user", result(f"t{seq - 1}", text=text, is_error=is_error))
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """Lines of a digest by section."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines()[1:]:
+        if line.startswith("- "):
+            found[list(found)[-1]].append(line.removeprefix("- "))
+        elif line.startswith("  "):
+            found[list(found)[-1]][-1] += f"\n{line[2:]}"
+        else:
+            found[line.removesuffix(":")] = []
+    return found
 
 
 def blocks(message: dict[str, Any]) -> list[Block]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from tests.core.memory.support import (
 )
 from tests.support.message_rules import broken_rule
 
+from watchkeeper.memory.buffering import BufferingCoordinator
 from watchkeeper.memory.compactor import Compactor
 from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.history import CompactionPass, ContextLimits, Prepared, Rejection
@@ -72,7 +74,7 @@ async def test_a_second_request_while_one_runs_is_a_no_op_that_says_so(state: Co
     assert compactor.is_compacting
     second = await compactor.run(4, at=0.0)
     assert not second.applied
-    assert second.reason == "A compaction up to message 8 is running already."
+    assert second.reason == "A compaction up to message 8 is already running."
     summarise.open.set()
     assert (await first).applied
     assert len(summarise.requests) == 1
@@ -113,7 +115,7 @@ async def test_a_prepared_pass_older_than_the_view_is_refused(state: ContextStat
     state.digest(up_to=10, at=0.0)
     outcome = compactor.republish(prepared, at=0.0)
     assert not outcome.applied
-    assert "not the one" in outcome.reason
+    assert "has changed since version" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ class Extracting:
         self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
     ) -> str:
         said = text_of(messages)
-        self.merges += said.startswith("What is remembered")
+        self.merges += said.startswith("Memory of earlier messages")
         facts = dict.fromkeys(re.findall(r"fact-\d+", said))
         return "Facts: " + " ".join([*facts, *(f"said{number}" for number in range(20))])
 
@@ -290,7 +292,7 @@ async def test_a_summary_can_take_the_place_of_a_digest_alone(counter: TokenCoun
 
 
 @pytest.mark.parametrize(
-    ("up_to", "why"), [(0, "summarised already"), (3, "summarised already"), (None, "newest messages")]
+    ("up_to", "why"), [(0, "already summarised"), (3, "already summarised"), (None, "newest messages")]
 )
 async def test_a_request_with_nothing_to_do_says_why(state, up_to, why):
     fill(state, 6)
@@ -300,7 +302,7 @@ async def test_a_request_with_nothing_to_do_says_why(state, up_to, why):
     assert not outcome.applied
     assert why in outcome.reason
     await compactor.run(6, at=0.0)
-    assert (await compactor.run(at=0.0)).reason == "Every message is summarised already."
+    assert (await compactor.run(at=0.0)).reason == "All messages are already summarised."
     empty = Compactor(ContextState(state.limits, state.counter), Summariser("")).begin()
     assert empty == Rejection("There are no messages yet.")
 
@@ -475,3 +477,29 @@ def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(sizes, up_to, windo
     if outcome.applied:
         assert_pairs_whole(state.view, state.messages)
         assert state.view.verbatim_from is None or state.view.verbatim_from > begun.high_water
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (
+            lambda: Compactor([{"role": "user", "content": "a"}]),
+            "use Compactor.of(messages, max_tokens) for a list",
+        ),
+        (lambda: Compactor.of("hello", 100), "takes a list of messages, not str"),
+        (lambda: Compactor.of(cast(Any, ["hello"]), 100), "must be a dict with role and content, not str"),
+        (
+            lambda: Compactor.of([{"role": "robot", "content": "a"}], 100),
+            "must be 'user' or 'assistant', not 'robot'",
+        ),
+        (lambda: Compactor.of([], 0), "max_tokens must be 1 or more"),
+        (lambda: Compactor.of([], 100, 5), "summarizer must be a function"),
+        (lambda: Compactor.of([], 100, tokenizer=5), "tokenizer must be a callable"),
+        (lambda: BufferingCoordinator(counter=5), "tokenizer must be a callable"),
+        (lambda: BufferingCoordinator().launch_observer(None, [], 0), "takes a function observe"),
+    ],
+)
+def test_a_wrong_shape_is_said_in_one_line(call: Callable[[], Any], line: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(line)) as raised:
+        call()
+    assert "\n" not in str(raised.value)

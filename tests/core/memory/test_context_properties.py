@@ -156,7 +156,7 @@ class Context(RuleBasedStateMachine):
         kept = [o for o in self.state.view.observations if o.covers[1] < run.covers[0]]
         assert run.covers[0] == (kept[-1].covers[1] + 1 if kept else 1), "a pass covers what is new"
         assert self.compactor.begin(up_to) == Rejection(
-            f"A compaction up to message {run.high_water} is running already."
+            f"A compaction up to message {run.high_water} is already running."
         ), "single flight"
         self.running = run
 
@@ -248,8 +248,8 @@ class Context(RuleBasedStateMachine):
         assert state.tokens == foretold.tokens <= foretold.limit
         assert kind != "pin" or set(how["pin"]) <= set(state.view.pins)
         assert kind != "unpin" or not set(how["unpin"]) & set(state.view.pins)
-        gone = set(how.get("unpin", ()))
-        self.lasting = [seq for seq in self.lasting if seq not in gone]
+        if "unpin" in how:  # an older one that a newer one displaced does not come back
+            self.lasting = [seq for seq in self.lasting if seq in self.state.view.pins]
         if back and context is not None:
             self.took(state.undo(at=0.0))
             assert (state.view, self.rendered()) == (before, context), "undo leads back exactly"

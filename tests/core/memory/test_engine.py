@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from tests.core.memory.support import (
 from watchkeeper import BufferConfig, ObserverOutput
 from watchkeeper.memory.compactor import Compactor, read_answer, request_of, transcript
 from watchkeeper.memory.context import ContextState
-from watchkeeper.memory.engine import MOST_DOUBLINGS, Engine, Pacer, TokenCosts, can_pay
+from watchkeeper.memory.engine import MOST_DOUBLINGS, Engine, Pacer, TokenCosts, can_pay, is_needed
 from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, WindowTooSmall
 from watchkeeper.memory.tokens import count_message
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
@@ -160,6 +162,7 @@ async def test_an_observer_that_hangs_stalls_no_agent(seconds: float) -> None:
     assert_covered(memory.state.view, 200)
     observer.open.set()
     memory.compactor.timeout_seconds = 120.0  # a busy machine takes longer than a millisecond for any text
+    memory.compactor.monotonic = lambda: time.monotonic() + 7_200  # the pause after equal failures is over
     await run(memory, 60)
     kinds = {one.kind for one in memory.state.view.observations}
     assert kinds & {ObservationKind.OBSERVATION, ObservationKind.REFLECTION}
@@ -413,7 +416,7 @@ STEPS = st.one_of(
     st.tuples(st.just("tools"), st.integers(1, 300)), st.tuples(st.just("parallel"), st.integers(1, 200)),
     st.tuples(st.just("loop"), st.integers(1, 12)), st.tuples(st.just("undo"), st.just(0)),
     st.tuples(st.just("redo"), st.just(0)), st.tuples(st.just("digest"), st.integers(0, 60)),
-    st.tuples(st.just("restart"), st.just(0)),
+    st.tuples(st.just("restart"), st.just(0)), st.tuples(st.just("room"), st.integers(1, 300)),
     st.tuples(st.just("limits"), st.sampled_from([300, 800, 2_000])),
 )  # fmt: skip
 SAYS = [
@@ -491,6 +494,10 @@ async def play(
                 await asyncio.sleep(0)
                 state.append("user", result(name, text="r " * size), at=0.0)
                 memory.advance(at=0.0)
+        elif kind == "room":
+            memory.make_room(size, at=0.0)
+            check(state)
+            assert_joined(memory)
         elif kind == "loop":
             for _ in range(size):
                 await asyncio.sleep(0)
@@ -526,12 +533,18 @@ async def play(
 
 
 def assert_joined(memory: Engine) -> None:
-    """Chunks cover the verbatim messages from the first one on, without a gap, up to the watermark."""
+    """Chunks cover the verbatim messages from the first one on, without a gap, up to the watermark; or digests, whole."""
     state = memory.state
     chunks, watermark = memory.coordinator.get_completed_chunks()
     start = expected = state.verbatim[0].seq if state.verbatim else state.last_seq + 1
     for chunk in chunks:
         first, last = chunk.covers
+        if first < start:
+            over = [one for one in state.view.observations if first <= one.covers[0] <= last]
+            assert all(one.provisional and one.covers[1] <= last for one in over)
+            assert over[0].covers[0] == first
+            expected = max(expected, last + 1)
+            continue
         assert first == expected
         assert last <= state.last_seq
         assert chunk.citations
@@ -587,7 +600,7 @@ def test_a_pass_that_is_due_and_cannot_pay_leaves_no_trace_and_waits_for_more() 
     engine = Engine(Compactor(state, write=Part()))
     assert engine.is_due()
     begun = engine.begin(due=True, pays=lambda run: False)
-    assert "cost more than it spares" in begun.reason  # type: ignore[union-attr]
+    assert "cost more than it saves" in begun.reason  # type: ignore[union-attr]
     assert not engine.compactor.is_compacting
     assert not engine.is_due(), "not before the history has grown"
     assert isinstance(engine.begin(), CompactionPass), "one on request is never refused for its cost"
@@ -600,42 +613,118 @@ def test_a_pass_cannot_pay_for_more_calls_than_the_agent_has_left() -> None:
     assert not can_pay(run, state, turns=least - 1, rates=TokenCosts()), "nor for more than it made so far"
 
 
-async def test_an_observer_begins_when_its_chunk_can_pay_and_then_ahead_of_need() -> None:
-    observer = Part()
-    memory = engine(observer, window=10_000)
-    asked: list[tuple[int, bool]] = []
+async def test_observers_run_from_half_of_the_threshold_on_and_are_done_before_it_is_reached() -> None:
+    began: list[tuple[int, int]] = []
 
-    def pays(run: CompactionPass) -> bool:
-        assert run.kind is not ObservationKind.SUMMARY
-        worth = can_pay(run, memory.state, memory.state.last_seq // 2, TokenCosts())
-        asked.append((memory.state.tokens, worth))
-        return worth
+    def needed(run: CompactionPass) -> bool:
+        began.append((memory.state.tokens, run.source_tokens))
+        return True
 
-    changes: list[Change] = []
+    memory, changes = engine(Part(), window=10_000), list[Change]()
     while not changes:
         fill(memory.state, 1, 20)
-        changes = memory.advance(at=0.0, pays=pays)
+        changes = memory.advance(at=0.0, needed=needed)
         for _ in range(8):
             await asyncio.sleep(0)
-    refused = [tokens for tokens, worth in asked if not worth]
-    assert refused, "the first messages of an agent that may end soon are not observed"
-    begun = next(tokens for tokens, worth in asked if worth)
-    assert max(refused) < begun < memory.state.threshold, "but before the chunks are needed"
-    assert [change.reason for change in changes] == ["activation"]
-    assert len(asked) < 40, "not each message asks again"
+    assert memory.state.threshold * 0.5 <= began[0][0] < memory.state.threshold * 0.55
+    assert len(began) >= 3, "each quarter of the way, once it is half full"
+    assert sum(tokens for _, tokens in began) > memory.state.threshold * 0.7
+    assert [change.reason for change in changes] == ["activation"], "at once, with no call"
+    assert memory.state.tokens < memory.state.threshold * 0.6
 
 
-async def test_observers_wait_twice_as_long_after_each_pass_that_did_not_pay() -> None:
+def test_what_an_agent_will_not_use_is_not_needed() -> None:
+    state = ContextState(ContextLimits(10_000, 0), Words())
+    fill(state, 40, 100)
+    observer = a_pass(ObservationKind.OBSERVATION)
+    ahead = (state.threshold - state.tokens) / (state.total_tokens / 40)
+    assert is_needed(observer, state, 40, ahead + 3)
+    assert not is_needed(observer, state, 40, ahead), "its limits end it before the threshold"
+    reflector = a_pass(ObservationKind.REFLECTION)
+    assert is_needed(reflector, state, 40, 2)
+    assert not is_needed(reflector, state, 40, 1)
+
+
+async def observed_to(memory: Engine, share: float) -> None:
+    """Fill the context up to a share of its limit, in small messages, all passes ended; nothing is activated."""
+    while memory.state.tokens < memory.state.limit * share:
+        assert await run(memory, 1, 12) == []
+
+
+async def test_chunks_that_are_ready_take_the_place_of_messages_before_a_large_one_would_force_a_digest() -> (
+    None
+):
+    memory = engine(window=4_000)
+    await observed_to(memory, 0.7)
+    assert memory.make_room(100, at=0.0) == [], "it fits"
+    large = int(memory.state.limit * 0.5)
+    (change,) = memory.make_room(large, at=0.0)
+    assert change.reason == "activation"
+    memory.state.append("user", "w " * large, at=0.0)
+    assert not any(one.provisional for one in memory.state.view.observations)
+    assert memory.state.tokens <= memory.state.limit
+    assert_joined(memory)
+
+
+async def test_what_an_observer_writes_after_a_digest_took_its_messages_replaces_the_digest() -> None:
     observer = Part()
-    memory = engine(observer, window=10_000)
+    observer.open.clear()
+    memory = engine(observer, window=4_000)
     while not observer.seen:
         await run(memory, 1)
-    seen, began = len(observer.seen), memory.state.total_tokens
-    while memory.back_off(unpaid=3):
+    last = observer.seen[-1]
+    while memory.state.view.verbatim_from is None or memory.state.view.verbatim_from <= last:
+        fill(memory.state, 1)  # no call of the model, as while a large result comes
+    assert all(one.provisional for one in memory.state.view.observations)
+    observer.open.set()
+    reasons = [change.reason for change in await run(memory, 2, 20)]
+    assert reasons == ["activation"]
+    first, *others = memory.state.view.observations
+    assert (first.kind, first.covers) == (ObservationKind.OBSERVATION, (1, last))
+    assert all(one.provisional for one in others)
+    assert len(observer.asked) <= 2, "it is not asked for the same messages again"
+
+
+async def test_a_reflector_leaves_out_a_digest_that_a_running_observer_is_to_replace() -> None:
+    observer, merged = Part(), []
+
+    async def reflect(run: CompactionPass, level: int) -> str:
+        merged.extend(one.covers for one in run.merged)
+        return "They went on (#1)."
+
+    memory = engine_of(observer, reflect, window=4_000, reflection_threshold=2_000)
+    await run_until(memory, "activation")
+    observer.open.clear()
+    asked = len(observer.asked)
+    while len(observer.asked) == asked:
+        await run(memory, 1)
+    first, last = observer.seen[-1] - 1, observer.seen[-1]
+    while memory.state.view.verbatim_from <= last:
         fill(memory.state, 1)
-        memory.advance(at=0.0, pays=lambda _: False)
-    assert len(observer.seen) == seen
-    assert memory.state.total_tokens - began >= 0.8 * memory.state.limit - 200
+    memory.settings = replace(memory.settings, reflection_threshold=1)
+    await run(memory, 1, 12)
+    assert merged
+    assert all(covered < first for _, covered in merged)
+
+
+async def test_messages_under_a_digest_that_no_observer_read_are_read_with_the_next_ones() -> None:
+    observer = Part()
+    memory = engine(observer, window=4_000)
+    while not memory.state.view.observations:
+        fill(memory.state, 1, 100)
+    assert memory.state.view.observations[0].provisional
+    await run_until(memory, "activation")
+    assert observer.seen[0] == 1
+    assert not any(one.provisional for one in memory.state.view.observations)
+
+
+async def test_a_reflection_that_is_ready_is_applied_with_an_activation_and_voids_the_cache_once() -> None:
+    memory = engine(reflection_threshold=1_000, reflection_activation=0.02)
+    made: list[list[str]] = []
+    while not any("reflection" in reasons for reasons in made) and memory.state.last_seq < 800:
+        made.append([change.reason for change in await run(memory, 1)])
+    assert made[-1] == ["reflection", "activation"]
+    assert sum(one.tokens for one in memory.state.view.observations) < 1_000, "it was not due yet"
 
 
 @pytest.mark.parametrize("unpaid", [0, 1, 3, 9])

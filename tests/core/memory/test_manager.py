@@ -83,7 +83,7 @@ async def test_what_is_no_message_is_refused(message: dict[str, Any], error: typ
     ],
 )
 def test_sizes_that_leave_no_room_are_refused(sizes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"room|threshold"):
+    with pytest.raises(ValueError, match=r"too small|threshold"):
         HierarchicalContextManager(**sizes)
 
 
@@ -98,8 +98,7 @@ async def test_a_pass_starts_at_the_threshold_runs_beside_and_is_published_by_ad
     started = manager.view
     await fill_manager(manager, 3)
     summarise.open.set()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await asyncio.wait([manager._engine.summary.task])
     assert manager.get_context(), "reading only renders"
     assert manager.view is started
     await fill_manager(manager, 1)
@@ -190,7 +189,7 @@ async def test_a_listener_that_fails_disturbs_nobody_and_may_be_a_coroutine() ->
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(seen) == 1
-    with pytest.raises(ValueError, match="no event"):
+    with pytest.raises(ValueError, match="Unknown event"):
         manager.on("swap:done", fails)  # type: ignore[arg-type]
 
 
@@ -247,7 +246,7 @@ async def test_no_more_passes_than_allowed_run_in_an_hour() -> None:
         await fill_manager(manager, 1)
         await asyncio.sleep(0)
     await manager.idle()
-    assert summarise.calls == 3
+    assert len(manager._engine.compactor.durations) == 3  # one of them in parts
     assert manager.tokens <= 600
 
 
@@ -352,7 +351,7 @@ async def test_undo_and_redo_restore_exactly_and_keep_later_turns() -> None:
     assert manager.get_context()[:-1] == before
     assert "m21 " in text_of(manager.get_context())
     assert manager.redo() == compacted
-    with pytest.raises(ValueError, match="nothing to redo"):
+    with pytest.raises(ValueError, match="Nothing to redo"):
         manager.redo()
     assert [v.version for v in manager.views] == [1, 2]
 

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from benchmarks import memory_quality as benchmark
+
+from watchkeeper.records.messages import Message
 
 
 def record(number: int, role: str, content: Any, **other: Any) -> dict[str, Any]:
@@ -47,9 +50,11 @@ SESSION = [
     call(10, "TodoWrite", todos=[{"content": "write the docs", "status": "completed"}]), result(11, "ok"),
     record(12, "assistant",
      [{"type": "text", "text": "It passes. Next I rewrite the documentation of the grammar."}]),
-    {**record(13, "system", ""), "subtype": "compact_boundary", "content": "Conversation compacted",
+    call(13, "AskUserQuestion", questions=[{"question": "Which database?"}]),
+    result(14, 'The user answered: "Which database?"="SQLite" notes: no server. Read the answers carefully.'),
+    {**record(15, "system", ""), "subtype": "compact_boundary", "content": "Conversation compacted",
      "compactMetadata": {"trigger": "auto", "preTokens": 1000}},
-    record(14, "user", SUMMARY, isCompactSummary=True), record(15, "user", "Go ahead."),
+    record(16, "user", SUMMARY, isCompactSummary=True), record(17, "user", "Go ahead."),
 ]  # fmt: skip
 
 
@@ -61,10 +66,47 @@ def threads(folder: Path) -> list[benchmark.Thread]:
 
 def test_a_digest_of_a_small_session_has_full_marks(tmp_path: Path) -> None:
     shares = benchmark.score(threads(tmp_path), 64_000)
-    for name in ("user_sentences", "names", "files", "errors_precision", "goals_precision"):
+    for name in ("user_sentences", "answers", "files", "files_precision", "words_precision"):
         assert shares[name].total, name
         assert shares[name].missing == [], name
+    assert shares["failures_precision"].missing == []
+    assert shares["names"].total
     assert shares["reopened"].missing == []
+
+
+def test_a_finished_item_is_reopened_only_where_a_digest_shows_it_as_open() -> None:
+    states = {"write the docs": True, "port the lexer": False}
+    lines = ("done (1): write the docs (#3)", "open: port the lexer (#3)")
+    text = "\n".join(
+        ["To do:", *(f"- {line}" for line in lines), "What the agent said:", "- open: write the docs (#4)"]
+    )
+    assert benchmark.reopened(text, states) == []
+    for state in ("open", "in progress"):
+        assert benchmark.reopened(f"To do:\n- {state}: write the docs (#3)", states) == ["write the docs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            'User has answered your questions: "Which?"="SQLite" user notes: no server, "Where?"="src, tests". You can now'
+            " continue with the user's answers in mind.",
+            ["SQLite", "no server", "src, tests"],
+        ),
+        ('Your questions have been answered: "Which?"="SQLite"', ["SQLite"]),
+        (
+            'The user answered: "Which?"=(no option selected) notes: Choose. Read the answers carefully — they may ask.',
+            ["(no option selected)", "Choose"],
+        ),
+        ('{"answers": {"which": {"answers": ["SQLite"]}}}', ["SQLite"]),
+    ],
+)
+def test_the_answers_of_people_are_found_in_each_form(text: str, found: list[str]) -> None:
+    asked = [{"type": "tool_use", "id": "c1", "name": "AskUserQuestion", "input": {"questions": []}}]
+    given = [{"type": "tool_result", "tool_use_id": "c1", "content": text}]
+    messages = [Message(1, "assistant", asked, 1, 1, 0.0), Message(2, "user", given, 1, 2, 0.0)]
+    thread = benchmark.Thread("s", "a", messages)
+    assert list(benchmark.answered(thread, messages[1])) == found
 
 
 def test_questions_are_made_from_the_session_and_a_list_of_names_answers_none(tmp_path: Path) -> None:

@@ -254,7 +254,9 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
                 page = str(tool.apply(tx, {"pointer": pointer, "offset": offset}, context).content)
                 piece, more, rest = page.rpartition("\n[")
                 following = (
-                    re.fullmatch(r"\d+ characters in all; go on with offset (\d+)\]", rest) if more else None
+                    re.fullmatch(r"\d+ characters in total; continue at offset (\d+)\]", rest)
+                    if more
+                    else None
                 )
                 if following is None:
                     return (text + page).replace("\\n", " ").replace('\\"', '"')

@@ -149,7 +149,7 @@ async def test_a_shortened_search_names_what_it_found_and_where_the_whole_is() -
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 async def test_a_system_message_is_refused_in_one_line_that_says_what_to_do(role: str) -> None:
-    with pytest.raises(ValueError, match=f"send the {role} prompt beside get_context") as refused:
+    with pytest.raises(ValueError, match=f"pass the {role} prompt separately from get_context") as refused:
         await HierarchicalContextManager(1_000).add_message({"role": role, "content": "You are helpful."})
     assert "\n" not in str(refused.value)
 

@@ -186,7 +186,7 @@ def passed(state: ContextState, up_to: int | None = None) -> CompactionPass:
 async def test_a_summary_that_says_less_than_the_digest_is_refused(text: str) -> None:
     judged = await judge(text, passed(busy()), default_counter(), 1_000)
     assert isinstance(judged, Rejection)
-    assert "identifiers" in judged.reason
+    assert "a digest without a model names" in judged.reason
 
 
 @pytest.mark.parametrize(

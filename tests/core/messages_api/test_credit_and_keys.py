@@ -94,7 +94,7 @@ def test_a_bad_key_exits_5_with_one_clear_line_and_a_good_one_carries_on(ground:
 def test_a_run_without_any_key_for_anthropic_itself_says_which_variable_to_set(ground: Ground) -> None:
     ended = ground.run(ANTHROPIC_API_KEY="", ANTHROPIC_BASE_URL="")
     assert (ended.code, ended.out) == (2, "")
-    assert "no ANTHROPIC_API_KEY in the environment of this shell" in ended.err
+    assert "ANTHROPIC_API_KEY is not set in the environment of this shell" in ended.err
     assert not ground.path.exists()
 
 

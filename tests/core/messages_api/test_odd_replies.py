@@ -74,7 +74,7 @@ async def test_calls_of_one_reply_with_the_same_id_each_get_their_own_result(gro
     server = await in_one_task(
         ground, Reply([tool("remember", {"text": "a"}, "same"), tool("remember", {"text": "b"}, "same")])
     )
-    assert len({block["tool_use_id"] for block in told_by(server, "remembered")}) == 2
+    assert len({block["tool_use_id"] for block in told_by(server, "stored as fact")}) == 2
     assert ground.query("SELECT text FROM facts ORDER BY id") == [("a",), ("b",)]
 
 
@@ -95,7 +95,7 @@ async def test_an_unknown_tool_is_an_error_that_names_those_there_are(ground: Gr
         ],
     )
     unknown, of_another_role, nearly = told_by(server, "launch_rockets")
-    assert "did you mean save_artifact?" in text_of({"role": "user", "content": [nearly]})
+    assert "Did you mean save_artifact?" in text_of({"role": "user", "content": [nearly]})
     assert unknown["is_error"]
     assert of_another_role["is_error"]
     assert "remember" in text_of({"role": "user", "content": [unknown]})
@@ -130,7 +130,9 @@ async def test_a_reply_cut_at_its_limit_is_asked_to_go_on(ground: Ground) -> Non
     server = await in_one_task(
         ground, Reply([says("The first half")], stop_reason="max_tokens"), Reply([says("and the second.")])
     )
-    assert "cut at the limit of 8,192 tokens. Go on" in str([body["messages"] for body in server.requests])
+    assert "cut off at the limit of 8,192 tokens. Continue" in str(
+        [body["messages"] for body in server.requests]
+    )
     assert "second" in ground.query("SELECT result FROM tasks")[0][0]
 
 

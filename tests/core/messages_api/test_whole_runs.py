@@ -169,7 +169,7 @@ def test_an_effort_is_kept_with_the_session_and_shown_wherever_it_is_looked_at(g
     forked = ground.wk("fork", "last", "--json").result
     assert ground.wk("show", forked["session"], "--json").result["session"]["effort"] == "low; planner high"
     carried = ground.wk(
-        "run", "--from", shown["id"], "--model", "anthropic/claude-sonnet-5", "--queue", "--json",
+        "worker", "queue", "--from", shown["id"], "--model", "anthropic/claude-sonnet-5", "--json",
         "--workspace", str(ground.workspace), "--effort", "planner=medium",
     ).result  # fmt: skip
     assert (
@@ -180,8 +180,8 @@ def test_an_effort_is_kept_with_the_session_and_shown_wherever_it_is_looked_at(g
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        ("anthropic/claude-haiku-4-5", "has no effort that can be set: it runs without (effort xhigh)"),
-        ("anthropic/claude-opus-4-6", "does not have effort xhigh: it uses high, the nearest"),
+        ("anthropic/claude-haiku-4-5", "has no effort setting; effort xhigh is ignored"),
+        ("anthropic/claude-opus-4-6", "does not support effort xhigh; using high, the nearest level"),
     ],
 )
 def test_an_effort_that_the_model_lacks_costs_one_line_and_no_run(
@@ -209,7 +209,7 @@ def test_a_server_that_refuses_an_effort_costs_one_line_and_no_run(ground: Groun
     assert (ended.code, ended.result["status"]) == (0, "done"), ended.out + ended.err
     warned = [event["data"]["text"] for event in ended.lines[:-1] if event["kind"] == "host.warning"]
     assert len(warned) == 1
-    assert "the server refuses `output_config`" in warned[0]
+    assert "the server rejects `output_config`" in warned[0]
     assert ["output_config" in body for body in server.requests].count(True) == 1
 
 
@@ -234,8 +234,8 @@ def test_summaries_are_written_without_thinking(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("huge", "'huge' is not an effort: give one of off, low, medium, high, xhigh, max"),
-        ("boss=low", "there is no role 'boss'"),
+        ("huge", "'huge' is not a valid effort; use one of off, low, medium, high, xhigh, max"),
+        ("boss=low", "unknown role 'boss'"),
     ],
 )
 def test_an_effort_that_does_not_exist_is_refused_before_anything_is_made(

@@ -264,3 +264,20 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
+
+
+async def test_what_a_reply_states_of_usage_windows_comes_with_it(serve: Serve) -> None:
+    headers = {
+        "anthropic-organization-id": "org-1", "anthropic-ratelimit-unified-5h-utilization": "0.25",
+        "anthropic-ratelimit-unified-7d-utilization": "none",
+    }  # fmt: skip
+    server = serve(in_turn(Reply([text("a")], headers=headers), Reply([text("b")])))
+    model = model_of(server)
+    (found,) = (await reply_of(model, asking())).quota
+    assert (found.provider, found.account, found.minutes, found.used_percent) == (
+        "anthropic",
+        "org-1",
+        300,
+        25,
+    )
+    assert (await reply_of(model, asking())).quota == ()

@@ -91,10 +91,10 @@ def test_a_line_says_what_a_model_gets_in_place_of_what_was_chosen() -> None:
     }  # fmt: skip
     assert [*lines.values()] == [
         None, None, None,
-        "anthropic/claude-haiku-4-5 has no effort that can be set: it runs without (effort high)",
-        "anthropic/claude-opus-4-6 does not have effort xhigh: it uses high, the nearest",
-        "anthropic/claude-opus-5-5 always thinks: it uses effort low, its lowest",
-        "openai-chat/gpt-5.6 cannot think beside tools in this API: it runs without (effort high); openai/ has it",
+        "anthropic/claude-haiku-4-5 has no effort setting; effort high is ignored",
+        "anthropic/claude-opus-4-6 does not support effort xhigh; using high, the nearest level",
+        "anthropic/claude-opus-5-5 always reasons; using effort low, its lowest",
+        "openai-chat/gpt-5.6 cannot reason with tools in this API; effort high is ignored (openai/ supports it)",
     ]  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_the_guide_has_the_table() -> None:
         for api, models, field, values in documented()
     ]
     head = ["| API | Models | Field | Efforts |", "|---|---|---|---|"]
-    agrees("models.md", "efforts", "".join(f"{row}\n" for row in (*head, *rows)))
+    agrees("model-efforts.md", "efforts", "".join(f"{row}\n" for row in (*head, *rows)))
 
 
 # --- Over the wire ------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ async def test_an_argument_that_a_server_refuses_is_left_out_with_one_line(
     assert first.keys() - second.keys() == gone
     assert second == third
     assert len(lines) == 1
-    assert f"refuses `{gone.pop()}`" in lines[0]
+    assert f"rejects `{gone.pop()}`" in lines[0]
 
 
 async def test_a_summary_that_openai_refuses_leaves_the_effort_and_says_nothing(serve: Serve) -> None:
@@ -248,7 +248,7 @@ def test_thinking_that_a_limit_cut_is_not_sent_back() -> None:
     ]
     sent = request_body("claude-opus-5", ModelRequest("", cut), prompt_cache=False)["messages"]
     assert sent[1]["content"] == [text("well")]
-    assert sent[3]["content"] == [text("(nothing said)")]
+    assert sent[3]["content"] == [text("(no message)")]
 
 
 def test_an_effort_changes_no_byte_of_what_the_cache_holds() -> None:

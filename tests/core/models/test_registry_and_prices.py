@@ -73,7 +73,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(
     ("ref", "says"),
     [
-        *((ref, "known are anthropic/<model>, openai/<model>, openai-chat/<model> and offline/surveyor") for ref in UNKNOWN),
+        *((ref, "use anthropic/<model>, openai/<model>, openai-chat/<model> or offline/surveyor") for ref in UNKNOWN),
         ("claude-sonnet-5", r"did you mean anthropic/claude-sonnet-5\?"),
     ],
 )  # fmt: skip

@@ -83,7 +83,10 @@ def test_queries_are_made_from_a_recorded_session_by_the_seed() -> None:
     assert asked["path", "src/app/lexer.rs"] == {"1"}
     assert asked["error line", "error[E0308]: mismatched types in nextToken"] == {"2"}
     assert asked["hash", "9f86d081884c7d659a2f"] == {"3"}
-    assert {kind for kind, _ in asked} == {kind for kind, _, _ in benchmark.KINDS}
+    assert {kind for kind, _ in asked} == {
+        *(kind for kind, _, _ in benchmark.KINDS),
+        "a rare name in a question",
+    }
     assert made == benchmark.queries_of(said, random.Random(1), 10)
 
 
@@ -120,3 +123,17 @@ def test_a_file_of_another_form_is_refused_in_one_line(
 def test_a_set_without_anything_to_score_says_so(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="nothing to score"):
         scores(written(tmp_path / "none.json", {"documents": [], "queries": []}), 10)
+
+
+def test_questions_about_sentences_are_made_of_their_words_in_other_forms() -> None:
+    said = [
+        ("1", "Look: We configured the parsers and validated every nested schema before loading. Done."),
+        ("2", "parser configure validate schemas load"),
+    ]
+    made = benchmark.queries_of(said, random.Random(1), 10)
+    (changed,) = (one for one in made if one.kind == "other forms of words")
+    assert changed.evidence == {"1"}
+    words = set(changed.text.split())
+    assert len(words & {"parser", "configure", "validate", "schemas", "load"}) >= 2
+    (quoted,) = (one for one in made if one.kind == "a quotation")
+    assert quoted.text in said[0][1]

@@ -53,14 +53,14 @@ def test_what_stands_in_the_middle_of_a_long_range_is_one_call_away(agent: Agent
 
 def test_the_next_place_is_found_from_the_offset_that_was_told(agent: Agent) -> None:
     first = str(read(agent, pointer=f"message://{agent.id}/2-31", find="step").content)
-    offset = int(first.split("search on with offset ")[1].split("]")[0])
+    offset = int(first.split("continue the search at offset ")[1].split("]")[0])
     second = str(read(agent, pointer=f"message://{agent.id}/2-31", find="step", offset=offset).content)
     assert "in message #2;" in first
     assert "in message #3;" in second
 
 
 def test_what_is_nowhere_is_said_to_be_nowhere(agent: Agent) -> None:
-    with pytest.raises(ValueError, match="does not hold 'kraken'"):
+    with pytest.raises(ValueError, match="does not contain 'kraken'"):
         read(agent, pointer=f"message://{agent.id}/1-32", find="kraken")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.memory.ranking import Document, rank
+from watchkeeper.memory.ranking import Document, Query, rank
 
 
 def documents(*texts: str) -> list[Document]:
@@ -146,7 +146,7 @@ def test_scripts_without_spaces_are_searched_by_their_characters() -> None:
 def test_among_long_messages_the_short_one_about_it_comes_before_a_long_one_that_mentions_it() -> None:
     filler = " ".join(f"word{number}" for number in range(400))
     texts = documents(
-        f"{filler} parser tabs {filler}",
+        f"{filler} tabs and a parser {filler}",
         "the parser fails on tabs",
         *[f"{filler} other{n}" for n in range(8)],
     )
@@ -194,3 +194,21 @@ def test_neighbours_count_as_far_as_the_texts_follow_from_each_other() -> None:
     texts = [Document(str(at), text) for at, text in enumerate(["Which port?", "8443.", "bye", "x", "y"])]
     assert [hit.id for hit in rank(texts, "port", adjacency=1.0)] == ["0", "1"]
     assert [hit.id for hit in rank(texts, "port", adjacency=0.0)] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("using", "use"), ("make", "making"), ("fix", "fixes"), ("coding", "code"), ("plans", "planned"),
+        ("studying", "study"), ("configuration", "configured"), ("validates", "validation"),
+    ],
+)  # fmt: skip
+def test_the_index_is_asked_for_every_form_of_a_word(asked: str, said: str) -> None:
+    assert said in Query(asked).terms[0].forms
+    assert all(form.startswith(Query(asked).terms[0].piece) for form in Query(asked).terms[0].forms)
+
+
+def test_a_short_message_comes_before_a_long_one_no_more_than_its_words_earn() -> None:
+    filler = " ".join(f"word{number}" for number in range(900))
+    texts = documents(f"{filler} harbour pilots berth", "pilots", *[f"short note {n}" for n in range(30)])
+    assert found(texts, "harbour pilots berth")[0] == "0"

@@ -11,7 +11,7 @@ from tests.core.recall.conftest import Session
 
 from watchkeeper.memory.recall import recall, session_rules
 from watchkeeper.store import database, facts
-from watchkeeper.store.search.index import index_until
+from watchkeeper.store.engine import index_of
 
 Start = Callable[..., Session]
 
@@ -56,7 +56,7 @@ def test_words_behind_and_inside_colours_are_recalled(session: Session, query: s
     session.use("ann", "remember", text="It is the \x1b[31mfactualmoose\x1b[0m that fails")
     if is_indexed:
         with closing(database.open_writable(session.store.path)) as connection:
-            assert index_until(connection, seconds=60)
+            assert index_of(connection).index_until(seconds=60)
     assert texts(session, query) == ["queueworker expectedzebra receivedgiraffe markedtapir"]
     assert texts(session, "factualmoose") == ["It is the factualmoose that fails"]
 
@@ -95,17 +95,17 @@ def test_a_fact_in_the_same_words_is_kept_once_and_the_wider_scope_holds(start: 
     first = start()
     one = first.use("ann", "remember", text="Tabs, not spaces.")
     again = first.use("bob", "remember", text="tabs,  not spaces", scope="workspace")
-    assert again == one.replace("remembered as", "known already, as")
+    assert again == one.replace("stored as", "already stored as")
     later = start()
     assert texts(later, "tabs") == ["Tabs, not spaces."]
-    assert "known already" in later.use("ann", "remember", text="Tabs, not spaces.")
+    assert "already stored" in later.use("ann", "remember", text="Tabs, not spaces.")
 
 
 def test_a_fact_that_was_replaced_is_recalled_no_more(session: Session) -> None:
     old = session.use("ann", "remember", text="The limit is 10 requests")
     number = int(old.split()[-1])
     said = session.use("bob", "remember", text="The limit is 20 requests", replaces=number)
-    assert said.endswith(f"it replaces fact {number}")
+    assert said.endswith(f"replaces fact {number}")
     assert texts(session, "limit requests") == ["The limit is 20 requests"]
 
 
@@ -279,7 +279,6 @@ def test_what_an_agent_is_told_of_the_session_is_what_holds_and_what_it_may_see(
 )
 def test_the_same_is_found_whether_the_index_holds_the_messages_or_not(session: Session, query: str) -> None:
     from watchkeeper.store import database
-    from watchkeeper.store.search import index
 
     said = [
         "call getUserSessionById in src/app/main.py",
@@ -291,7 +290,7 @@ def test_the_same_is_found_whether_the_index_holds_the_messages_or_not(session: 
         session.say("ann", text)
     before = texts(session, query)
     connection = database.open_writable(session.store.path)
-    assert index.index_until(connection, seconds=10)
+    assert index_of(connection).index_until(seconds=10)
     connection.close()
     assert before
     assert texts(session, query) == before
@@ -299,14 +298,13 @@ def test_the_same_is_found_whether_the_index_holds_the_messages_or_not(session: 
 
 def test_words_of_another_session_in_between_are_not_found(start: Start) -> None:
     from watchkeeper.store import database
-    from watchkeeper.store.search import index
 
     first, second = start(), start()
     for number in range(3):
         first.say("ann", f"whale {number} of the first")
         second.say("ann", f"whale {number} of the second")
     connection = database.open_writable(first.store.path)
-    assert index.index_until(connection, seconds=10)
+    assert index_of(connection).index_until(seconds=10)
     connection.close()
     assert len(texts(first, "whale")) == 3
     assert all("first" in text for text in texts(first, "whale"))

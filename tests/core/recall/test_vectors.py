@@ -71,7 +71,7 @@ def test_a_message_in_other_words_is_found_with_vectors_and_not_without(
     session.use("ann", "remember", text="Flour comes from the mill")
     for number in range(6):
         session.say("ann", f"something else {number}")
-    assert ask(session, "when does the vessel depart?", on=False) == "nothing remembered matches"
+    assert ask(session, "when does the vessel depart?", on=False) == "no matching facts or messages"
     assert pointer in ask(session, "when does the vessel depart?", on=True)
     assert "Flour comes" in ask(session, "where is the bakery?", on=True)
 
@@ -140,7 +140,7 @@ def test_likeness_orders_what_words_cannot_and_never_hides_what_they_find() -> N
     like: Any = Likeness({"0": 0.2, "1": 0.9, "2": 0.1, "3": 0.0, "4": 0.05})
     assert [hit.id for hit in index.rank("ship")] == ["0"]
     assert [hit.id for hit in index.rank("ship", likeness=like)] == ["0", "1"]
-    assert "like it in meaning (0.90)" in index.rank("ship", likeness=like)[1].why
+    assert "similar meaning (0.90)" in index.rank("ship", likeness=like)[1].why
 
 
 def test_the_real_model_is_loaded_without_a_network() -> None:

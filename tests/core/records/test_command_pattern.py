@@ -333,7 +333,7 @@ def test_grants_of_one_part_are_not_joined_to_what_only_a_pipeline_was_allowed_t
     found = covering(["wc *", "echo *", "tail *"], "echo x | tail | echo y")
     assert found is not None
     assert found[1] == (1, 2)
-    with pytest.raises(ValueError, match="is given"):
+    with pytest.raises(ValueError, match="piped input as code"):
         parse_pattern("cat * | python *")
 
 

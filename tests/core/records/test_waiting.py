@@ -8,14 +8,14 @@ from watchkeeper.agents.loop import SAME_CALLS_IN_A_ROW
 from watchkeeper.models import anthropic, openai
 from watchkeeper.records.waiting import Waiting, waiting_word
 
-LOOP = f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row"
+LOOP = f"stuck in a loop: same calls {SAME_CALLS_IN_A_ROW} times in a row"
 STATES: list[tuple[str, str | None, str | None, str | None]] = [
     ("waiting", "wants to run bash", None, "question"),
     ("parked", "rate limited", None, "limit"),
     ("paused", "paused by dashboard", None, "paused"),
     ("paused", None, None, "paused"),
     ("paused", "the session's budget of 5 US dollars is reached ($5.01 used); raise it with `wk budget`", None, "budget"),
-    ("paused", "the task's budget of 900 tokens does not cover the next call (1 used, 950 needed)", None, "budget"),
+    ("paused", "the task's budget of 900 tokens is too small for the next call (1 used, 950 needed)", None, "budget"),
     ("paused", "project ops has used $20 of its budget of $20; raise it with `wk budget --project ops`", None, "budget"),
     ("paused", "fix-bytes is paused: the task's budget of 9 turns is reached (9 used)", None, "budget"),
     ("paused", f"anthropic/claude-opus-4-1: {anthropic.NO_KEY}", None, "no key"),
@@ -25,7 +25,8 @@ STATES: list[tuple[str, str | None, str | None, str | None]] = [
     ("paused", "You've hit your weekly limit · resets Mon 8am", None, "limit"),
     ("paused", "the planner ended its turn without finishing, and nothing is left to run; steer it", None, "person"),
     ("failed", LOOP, None, "loop"),
-    ("failed", "it ended without its expected outputs: budget.md", None, None),
+    ("failed", "it made the same calls 12 times in a row", None, "loop"),  # of an earlier version
+    ("failed", "expected outputs are missing: budget.md", None, None),
     ("done", LOOP, None, None),
     ("cancelled", "cancelled by root", None, None),
     ("working", None, None, None),

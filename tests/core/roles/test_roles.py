@@ -225,22 +225,22 @@ ALLOW, ASK, DENY = Permission.ALLOW, Permission.ASK, Permission.DENY
     ("tools", "patterns", "wanted"),
     [
         ({}, ["pytest *"], ""),
-        ({"read": ALLOW, "grep": ALLOW}, ["pytest *"], "Without asking: grep, read."),
+        ({"read": ALLOW, "grep": ALLOW}, ["pytest *"], "Without approval: grep, read."),
         (
             {"read": ALLOW, "write": ASK, "bash": ASK, "edit": DENY}, ["pytest *", "tail -n *", "pytest *"],
-            "Without asking: read, bash for `pytest *`, `tail -n *`.\nAsks a person: bash, write.\nDenied: edit.\n"
-            "A pipeline of these is allowed too; anything with ;, &&, redirection or substitution asks.",
+            "Without approval: read, bash for `pytest *`, `tail -n *`.\nWith a person's approval: bash, write.\nDenied: edit.\n"
+            "A pipeline of these is allowed too. Anything with ;, &&, redirection or substitution needs approval.",
         ),
         (
             {"bash": ASK}, [],
-            "Asks a person: bash.\nA pipeline of commands that a person allows by a pattern is allowed too; anything with ;, &&,"
-            " redirection or substitution asks.",
+            "With a person's approval: bash.\nA pipeline of commands allowed by an approval pattern is allowed too. Anything with ;, &&,"
+            " redirection or substitution needs approval.",
         ),
-        ({"bash": ALLOW}, ["pytest *"], "Without asking: bash."),
+        ({"bash": ALLOW}, ["pytest *"], "Without approval: bash."),
         ({"bash": DENY}, ["pytest *"], "Denied: bash."),
         (
             {"mcp__a__x": ASK, "mcp__a__y": ASK, "mcp__b__x": ALLOW, "mcp__b__y": DENY}, [],
-            "Without asking: mcp__b__x.\nAsks a person: mcp__a__*.\nDenied: mcp__b__y.",
+            "Without approval: mcp__b__x.\nWith a person's approval: mcp__a__*.\nDenied: mcp__b__y.",
         ),
     ],
 )  # fmt: skip

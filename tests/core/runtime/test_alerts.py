@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,8 +17,11 @@ from tests.core.runtime.test_outcome import edits, finishing
 from tests.core.runtime.test_questions import shell
 from tests.support.scripted import PlannedRun, task
 
+from watchkeeper.records.quota import QuotaReading
 from watchkeeper.runtime import background
-from watchkeeper.store import driver
+from watchkeeper.store import database, sessions
+from watchkeeper.store.driver import Queries
+from watchkeeper.store.quota import note_readings
 
 KEY = "sk-ant-" + "planted1" * 4
 
@@ -78,16 +82,40 @@ async def test_each_need_is_sent_once_in_order_without_secrets_or_control_charac
         ord(character) < 32 for alert in posted for value in alert.values() for character in str(value)
     )
     rows = bench.query("SELECT data FROM events WHERE kind = 'host.warning'")
-    assert [row[0] for row in rows if "the webhook answered 302" in row[0]] == [rows[0][0]]
+    assert [row[0] for row in rows if "the webhook returned status 302" in row[0]] == [rows[0][0]]
+
+
+async def test_a_usage_window_of_which_little_is_left_is_said_once(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    configure(bench, tmp_path, monkeypatch, writer(log), 'on = ["quota"]')
+    now = time.time()
+    connection = database.open_writable(bench.path)
+    used = QuotaReading("anthropic", f"{KEY}\x1b[31m", "", 10_080, 88, None, now, "test")
+    note_readings(Queries(connection), connection.execute, [used])
+    connection.close()
+    assert (await bench.run()).exit_code == 0
+    (alert,) = sent(log)
+    assert (alert["why"], alert["title"], alert["look"]) == ("quota", "weekly", "wk usage")
+    assert alert["text"].endswith("weekly: 12 % left, reset unknown")
+    assert "planted1" not in log.read_text()
+    assert bench.query("SELECT alerted_percent FROM quota_readings") == [(20,)]
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ('command = ["/nowhere/notify"]', "does not start"),
-        (f"command = {json.dumps([sys.executable, '-S', '-c', 'raise SystemExit(3)'])}", "ended with code 3"),
-        (f"command = {json.dumps([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])}", "was ended"),
-        ('webhook = "http://127.0.0.1:9/hook"', "the webhook was not reached"),
+        ('command = ["/nowhere/notify"]', "did not start"),
+        (
+            f"command = {json.dumps([sys.executable, '-S', '-c', 'raise SystemExit(3)'])}",
+            "exited with code 3",
+        ),
+        (
+            f"command = {json.dumps([sys.executable, '-S', '-c', 'import time; time.sleep(60)'])}",
+            "was stopped",
+        ),
+        ('webhook = "http://127.0.0.1:9/hook"', "cannot reach the webhook"),
     ],
     ids=["absent", "fails", "hangs", "refused"],
 )
@@ -110,7 +138,7 @@ def with_a_proxy_that_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_a_damaged_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "decode", lambda text: ["of another shape"])
+    monkeypatch.setattr(sessions, "decode", lambda text: ["of another shape"])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +146,7 @@ def with_a_damaged_event(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (without_client, "the webhook failed: ModuleNotFoundError"),
         (with_a_proxy_that_needs_a_package, "the webhook failed: ImportError"),
-        (with_a_damaged_event, "an alert was not delivered: AttributeError"),
+        (with_a_damaged_event, "alert not delivered: AttributeError"),
     ],
 )
 async def test_no_failure_of_an_alert_stops_a_run_or_the_alert_by_the_other_way(

@@ -238,7 +238,7 @@ async def test_a_budget_that_is_not_more_than_what_is_used_is_refused_by_the_hos
     command = bench.submit("set_budget", payload={"kind": "turns", "amount": 3})
     assert (await bench.run()).exit_code == 5
     assert bench.command(command)["status"] == "refused"
-    assert "3 turns already" in bench.command(command)["result"]
+    assert "already used 3 turns" in bench.command(command)["result"]
 
 
 async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench, tmp_path):

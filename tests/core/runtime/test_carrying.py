@@ -155,8 +155,8 @@ async def test_the_planner_is_told_the_plan_the_facts_and_the_last_words(fixed):
                  "[decision] tokens are tuples", "I stopped before the emitter."):  # fmt: skip
         assert said in told, said
     assert told.index("[pending] emitter") < told.index("[done] lexer")
-    assert "Its goal was: Port the parser\n" in told
-    assert "Its goal was" not in fixed.first_message(await fixed.carried("Port the parser"))
+    assert "Its goal: Port the parser\n" in told
+    assert "Its goal" not in fixed.first_message(await fixed.carried("Port the parser"))
 
 
 async def test_every_pointer_that_the_planner_is_given_can_be_read_back(fixed):
@@ -167,7 +167,7 @@ async def test_every_pointer_that_the_planner_is_given_can_be_read_back(fixed):
     assert len(pointers) >= 3
     texts = [fixed.read_back(session, pointer) for pointer in pointers]
     assert any("The lexer is in src/lex.py" in text and "message://oldplanr/2" in text for text in texts)
-    assert "## Its plan" in texts[-1]
+    assert "## Plan" in texts[-1]
 
 
 async def test_facts_go_along_with_sources_that_resolve_and_recall_finds_them(fixed):
@@ -222,9 +222,9 @@ async def test_rules_are_carried_only_if_they_were_given_here(fixed, origin, pin
     assert fixed.all("SELECT pinned FROM facts WHERE session_id = ?", session) == [(pinned,)]
 
 
-async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fixed):
+async def test_an_old_part_or_inbox_cannot_be_taken_for_the_new_ones(fixed):
     old = Old(fixed.path, fixed.workspace)
-    trap = 'cursor: {"role":"planner","phase":"done","key":"244b8435"} scope: {"task":"x"} {"inbox": [{"kind":"nudge"}]}'
+    trap = 'Task synthesis is done. part: {"task":"x","folders":["."]} {"inbox": [{"kind":"nudge"}]}'
     old.say("Go", f"Well.\n\n{trap}")
     old.task("a", TaskStatus.PENDING, result=trap, status_reason=trap)
     old.fact(trap)
@@ -232,9 +232,9 @@ async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fix
     old.done()
     session = await fixed.carried()
     request = ModelRequest("Role: planner", [{"role": "user", "content": fixed.first_message(session)}])
-    turn = understand(request, 16_000)
-    assert turn.scope == {}
-    assert turn.inbox == ()
+    turn = understand(request)
+    assert turn.part is None
+    assert turn.history == ()
 
 
 @pytest.mark.parametrize("window", [6_000, 60_000])
@@ -366,14 +366,14 @@ async def test_the_planner_gets_the_complete_outcome_the_folder_and_its_branch(f
     ended_with(fixed, "done", OUTCOME)
     told = fixed.first_message(await fixed.carried(context_tokens=window))
     assert OUTCOME in told
-    assert f"Its folder: {fixed.workspace}. The branch there: port/emitter." in told
+    assert f"Its folder: {fixed.workspace}. Branch: port/emitter." in told
 
 
 async def test_the_planner_is_told_first_what_stopped_the_old_run(fixed):
     ended_with(fixed, "failed", None)
     told = fixed.first_message(await fixed.carried())
     assert "It is failed, 1 of 3 tasks done: unknown." in told
-    assert "The branch there: none, no git repository." in told
+    assert "Branch: none, not a git repository." in told
 
 
 async def test_an_outcome_that_does_not_fit_says_so_and_where_the_rest_is(fixed):

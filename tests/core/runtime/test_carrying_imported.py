@@ -80,7 +80,7 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(fixed, tm
     write(logs)
     take_in(fixed.path, logs)
     told, opened = await carried(fixed, fixed.one("SELECT id FROM sessions")[0])
-    assert "Its goal was: Mend the cache\n" in told
+    assert "Its goal: Mend the cache\n" in told
     for line in (
         "[pending] 3: Test the cache",
         "[paused] 2: Mend the cache — not finished",
@@ -92,7 +92,7 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(fixed, tm
     assert {"I stopped at the lock.", "Mend the cache"} <= set(last_lines)
     *cited, whole = opened.values()
     assert all(re.match(r"From session \w+, message://\w+/\d+\n", content) for content in cited)
-    assert "## Its plan" in whole
+    assert "## Plan" in whole
     assert "taken twice" in whole
 
 

@@ -23,10 +23,11 @@ from watchkeeper.memory.context import ContextState
 from watchkeeper.memory.engine import MOST_WRITTEN, TokenCosts
 from watchkeeper.memory.history import CompactionPass, ContextLimits
 from watchkeeper.memory.tokens import default_counter
-from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, ObservationKind, Purpose
 from watchkeeper.records.ports import ManualClock
+from watchkeeper.records.states import TaskStatus
 from watchkeeper.runtime.commands import CommandQueue
-from watchkeeper.store import database, messages
+from watchkeeper.store import database, messages, plans
 from watchkeeper.store.driver import Queries, decode
 
 
@@ -65,7 +66,7 @@ async def test_a_second_request_while_a_pass_runs_is_refused_and_says_so(bench):
         second = bench.submit("compact", agent_id=agent)
         await bench.applied(first)
         await bench.applied(second, "refused")
-        assert "running already" in bench.command(second)["result"]
+        assert "already running" in bench.command(second)["result"]
         work.summaries.set()
         await prepared(bench)
         work.turn_gate.set()
@@ -319,8 +320,11 @@ async def test_a_pass_that_a_digest_overtakes_is_begun_again_once_with_what_the_
     assert (await bench.run_while(release)).exit_code == 0
     first, second = passes(bench)[:2]
     assert first["status"] == "abandoned"
-    assert "a digest replaced more than it read" in first["reason"]
+    assert "a digest replaced more than the summary covers" in first["reason"]
     assert second["high_water"] > first["high_water"]
+    assert second["reason"] == "summary"
+    assert second["tokens_spent"] > 0
+    assert work.asked > 2, "the second reads more than the window holds, so its model is asked in parts"
     bench.assert_sound()
 
 
@@ -597,7 +601,7 @@ async def test_a_pass_that_is_due_is_judged_by_what_its_model_costs_and_the_call
         model=lambda ref: SimpleNamespace(context_window=window),
     )
     begun = await passes_of.begin(trigger="auto")
-    assert "cost more than it spares" in begun.reason
+    assert "cost more than it saves" in begun.reason
     assert judged == [("t", "own", state.tokens - read.source_tokens + 500), (40, rates, 60)]
 
 
@@ -608,14 +612,14 @@ def test_a_summary_is_applied_only_where_it_takes_less_room_than_what_it_replace
         return runner(state)._refuse(text_prepared(state, "They talked.", (1, last), tokens=tokens))
 
     room = sum(message.tokens for message in state.messages[:last]) - HEADING_TOKENS
-    assert (refusal(room - 1), "as much room" in str(refusal(room))) == (None, True)
+    assert (refusal(room - 1), "would be as long" in str(refusal(room))) == (None, True)
     while not state.view.observations:
         fill(state, 1, 100)
     for _ in range(4):  # the bound's own digest is in place: it may be replaced by more, while there is room
         (digest,) = state.view.observations
         last, room = digest.covers[1], int(state.threshold * compaction.ROOM_SHARE) - state.tokens
         room = digest.tokens + max(0, room)
-        assert (refusal(room), "room is short" in str(refusal(room + 1))) == (None, True)
+        assert (refusal(room), "does not fit" in str(refusal(room + 1))) == (None, True)
         fill(state, 1, 100)
 
 
@@ -625,3 +629,46 @@ def test_the_newest_passes_that_cost_something_and_did_not_pay_are_counted_up_to
     monkeypatch.setattr(messages, "worth", lambda *_: worth)
     monkeypatch.setattr(messages, "wasted_passes", lambda *_: [4])
     assert runner(context(100), store=SimpleNamespace(session_id="s"))._unpaid() == 3
+
+
+@pytest.mark.parametrize(
+    ("statuses", "left", "ending", "expected"),
+    [
+        ((), 60.0, False, True),
+        (("done", "running"), 60.0, False, True),
+        (("done", "failed"), 60.0, False, True),
+        (("done", "dropped"), 60.0, False, False),
+        ((), 2.0, False, False),
+        ((), 60.0, True, False),
+    ],
+    ids=[
+        "no plan",
+        "a task runs",
+        "a failure to answer",
+        "the plan is done",
+        "the budget is used up",
+        "it ends",
+    ],
+)
+def test_no_observer_begins_for_a_planner_that_is_about_to_end(monkeypatch, statuses, left, ending, expected):
+    state = context(5_000)
+    tasks = [SimpleNamespace(status=TaskStatus(status)) for status in statuses]
+    monkeypatch.setattr(plans, "all_task_states", lambda store, session: tasks)
+    passes_of = runner(
+        state,
+        budgets=SimpleNamespace(calls_left=lambda task, model, prompt: left),
+        store=None,
+        session_id="s",
+    )
+    passes_of._agent.task_id = None
+    passes_of.note_ending(ending)
+    read = tuple(state.messages[:10])
+    run = CompactionPass(
+        kind=ObservationKind.OBSERVATION,
+        covers=(1, 10),
+        messages=read,
+        source_tokens=sum(message.tokens for message in read),
+        base_version=1,
+        epoch=0,
+    )
+    assert passes_of._is_needed(run) is expected

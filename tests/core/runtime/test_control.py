@@ -136,6 +136,68 @@ async def test_a_resume_cancels_a_pause_that_has_not_begun_and_follows_one_at_on
     one.assert_sound()
 
 
+async def test_a_task_that_is_cancelled_while_the_run_pauses_stops_at_once(one, gate):
+    async def pause_and_cancel() -> None:
+        await one.hanging()
+        await one.applied(one.submit("pause"))
+        await one.applied(one.submit("cancel", task_id=one.tasks()["a"]["id"]))
+
+    assert (await one.run_while(pause_and_cancel)).exit_code == 5  # its call never ends by itself
+    assert one.tasks()["a"]["status"] == "cancelled"
+
+
+async def test_a_call_that_ends_as_its_agent_is_cancelled_is_recorded_and_nothing_stays_reserved(
+    bench, gate, monkeypatch
+):
+    monkeypatch.setattr(AgentControl, "stop_now", lambda self: None)  # the reply has come already
+    bench.start(PlannedRun([task("a")], steps(4, gate)), budgets={"tokens": 1e6})
+
+    async def cancel() -> None:
+        await bench.hanging()
+        await bench.applied(bench.submit("cancel", task_id=bench.tasks()["a"]["id"]))
+        gate.set()
+
+    await bench.run_while(cancel)
+    assert bench.query("SELECT count(*) FROM model_calls WHERE purpose = 'turn'") == [(3,)]
+    assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+    assert bench.kinds().count("model.replied") < bench.query("SELECT count(*) FROM model_calls")[0][0]
+    bench.assert_sound()
+
+
+class _ThinksAboutAWord(PlannedRun):
+    """A planner whose call about what a person says hangs until `thought` is set, and ends its turn."""
+
+    def __init__(self, thought: asyncio.Event, work: Any) -> None:
+        super().__init__([task("a")], work)
+        self._thought = thought
+
+    def plan(self, request: ModelRequest) -> Any:
+        if "mind the gap" in flat(request.messages[-1:]) and not self._thought.is_set():
+            return self._thought
+        return super().plan(request)
+
+
+async def test_a_planner_that_ends_its_turn_while_it_is_to_pause_pauses(bench, gate):
+    thought = asyncio.Event()
+    bench.start(_ThinksAboutAWord(thought, steps(4, gate)))
+
+    async def pause_the_planner() -> None:
+        await bench.hanging()
+        planner = bench.state["agents"][0]["id"]
+        bench.submit("steer", agent_id=planner, payload={"text": "mind the gap"})
+        await bench.until(lambda state: bench.model.hanging == 2)
+        await bench.applied(bench.submit("pause", agent_id=planner))
+        thought.set()
+        await bench.until(lambda state: state["agents"][0]["status"] in ("idle", "paused"))
+        gate.set()
+
+    result = await bench.run_while(pause_the_planner)
+    assert (result.status, bench.state["agents"][0]["status"]) == ("paused", "paused")
+    assert bench.state["agents"][0]["turn"] == 2
+    assert (await bench.run()).exit_code == 0
+    bench.assert_sound()
+
+
 async def test_one_agent_cannot_go_on_while_the_whole_run_is_being_paused(one, gate):
     async def resume_a() -> None:
         agent = await one.hanging()
@@ -321,7 +383,7 @@ async def test_cancelling_the_session_keeps_what_was_done_and_is_refused_after_t
     late = one.submit("cancel")
     assert (await one.run()).exit_code == 0
     assert one.state["session"]["status"] == "done"
-    assert one.command(late)["result"] == "the session is done already"
+    assert one.command(late)["result"] == "the session is already done"
 
 
 async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_if_their_inputs_changed(
@@ -364,7 +426,7 @@ async def test_rerunning_a_running_task_cancels_its_attempt_first(one, gate):
 async def test_a_second_host_is_refused_and_told_who_drives(one, gate):
     async def second() -> None:
         await one.hanging()
-        with pytest.raises(DrivenElsewhere, match="run by"):
+        with pytest.raises(DrivenElsewhere, match="is already running session"):
             await one.runtime.run(one.session)
         gate.set()
 

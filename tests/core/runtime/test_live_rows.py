@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from tests.core.runtime.conftest import Ground
 
+from watchkeeper.agents.agent_state import AgentMemory
+from watchkeeper.memory.history import ContextLimits
+from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.host import LiveRows
-from watchkeeper.store.transaction import SessionStore
+from watchkeeper.store.transaction import SessionStore, Transaction
 
 
 @pytest.fixture
@@ -73,3 +76,28 @@ async def test_the_input_of_a_tool_call_is_shown_as_a_person_reads_it_while_it_s
         "I save it.\nname: survey.json\ncontent: …\ncommand:\nprintf 'a\\tb'\necho \u00e9\npath: a.py\n"
         "content:\ndef f():\n    return 1\n\nmode: 7\nNow I test it."
     )
+
+
+async def test_what_was_made_from_a_message_that_could_not_be_stored_is_not_stored(
+    store: SessionStore,
+) -> None:
+    """The disk was full as the results of a turn were committed, and a person edited the context meanwhile."""
+    memory = AgentMemory.empty(ContextLimits(20_000, 1_000), default_counter(), "a", 0.0)
+    add = (
+        "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active)"
+        " VALUES ('a', ?, 'a', 'coder', 'm', 'working', 0, 0)"
+    )
+
+    def begin(tx: Transaction) -> None:
+        tx.execute(add, (tx.session_id,))
+        memory.start(tx)
+
+    await store.commit(begin)
+    for role in ("user", "assistant"):
+        await store.commit(memory.append(role, "stored " * 20, at=0.0).write)
+    memory.append("user", "lost " * 20, at=0.0)
+    edit = memory.edit(store, at=0.0, drop=(2,), pin=(), unpin=(), texts={})
+    before = store.one("SELECT last_seq, message_tokens, view_version FROM agents")[:]
+    with pytest.raises(ValueError, match="could not store the newest message in the context; try again"):
+        await store.commit(edit.write)
+    assert store.one("SELECT last_seq, message_tokens, view_version FROM agents")[:] == before

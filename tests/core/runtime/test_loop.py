@@ -13,12 +13,12 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.agents import loop
-from watchkeeper.agents.calls import Call, load_calls
 from watchkeeper.agents.environment import LoopSettings
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.messages import ErrorKind, Message, ModelError, ModelRequest, Reply, Usage
 from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.runtime import host_factory
+from watchkeeper.store.agents import Call, load_calls
 
 # --- a reply ------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ async def test_an_agent_takes_no_more_turns_than_its_settings_allow(bench, monke
         )
     )
     await bench.run()
-    assert bench.query("SELECT error FROM tasks") == [("it took 5 turns without an end",)]
+    assert bench.query("SELECT error FROM tasks") == [("the agent did not finish within 5 turns",)]
     assert bench.query("SELECT turn FROM agents WHERE task_id IS NOT NULL") == [(5,)]
 
 

@@ -146,7 +146,7 @@ async def test_a_pass_ends_with_its_agent_and_says_so(bench):
         work.turn_gate.set()
 
     assert (await bench.run_while(order)).exit_code == 0
-    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", "the agent is done")]
+    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", "the agent finished")]
 
 
 async def test_a_store_that_is_lost_while_a_summary_is_written_ends_the_host(bench):
@@ -173,7 +173,7 @@ async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(b
     work = held(bench, written=False)
     await pause_under_the_pass(bench, work)
     assert told(bench) == [("manual", "abandoned")]
-    assert passes(bench)[0]["reason"] == "the agent is paused; it is restarted when the agent continues"
+    assert passes(bench)[0]["reason"] == "the agent is paused; restarts when the agent continues"
     work.summaries.set()
 
     await land(bench, work, resume=True)

@@ -126,7 +126,7 @@ async def test_a_task_without_its_outputs_fails_and_what_depends_on_it_waits_for
     bench.start(PlannedRun([wanted, task("b", needs=("a",))], on_failure=on_failure))
     await bench.run()
     assert {name: one["status"] for name, one in bench.tasks().items()} == {"a": "dropped", "b": "done"}
-    assert any("ended without its expected outputs: fixes" in text for text in told(bench))
+    assert any("expected outputs are missing: fixes" in text for text in told(bench))
 
 
 @pytest.mark.parametrize("role", ["explorer", "reviewer"])
@@ -216,10 +216,10 @@ async def test_what_depends_on_a_task_that_is_run_again_stops_and_runs_again_if_
     assert (await bench.run_while(rerun)).status == "done"
     assert bench.tasks()["b"]["attempt"] == (1 if same else 2)
     assert bench.tasks()["b"]["status"] == "done"
-    news = "A person re-runs a without its memory: x is wrong. What depends on it stops"
+    news = "A person re-runs a without its memory: x is wrong. Tasks that depend on it stop"
     assert any(news in text for text in told(bench))
     first = [flat(one.messages) for one in bench.model.requests if role_of(one) != "planner"]
-    assert any("This is attempt 2. Why it is made: x is wrong" in text for text in first)
+    assert any("This is attempt 2. Reason: x is wrong" in text for text in first)
     bench.assert_sound()
 
 
@@ -253,8 +253,8 @@ async def test_a_fresh_attempt_is_told_what_the_earlier_one_changed(bench):
     bench.start(PlannedRun([task("a", role="coder")], work, lambda name: again), allow=("write", "bash"))
     await bench.run()
     text = flat([one for one in bench.model.requests if role_of(one) != "planner"][-1].messages)
-    assert "This is attempt 2. Why it is made: it broke" in text
-    assert "An earlier attempt changed these files of the workspace: one.py." in text
+    assert "This is attempt 2. Reason: it broke" in text
+    assert "An earlier attempt changed these files in the workspace: one.py." in text
     assert "An earlier attempt ran commands, which may have changed files too." in text
 
 
@@ -319,8 +319,8 @@ async def test_a_planner_whose_turn_is_open_cannot_undo_what_a_person_just_chang
             return [call("revise_task", {"task": "b", "title": "Mine"}, "late")] if held.is_set() else held
         if turns(request) == 2:
             news = flat(request.messages[-2:])
-            assert "b was changed meanwhile: A person revised the task b (title)" in news
-            assert "It is pending now (attempt 1, role explorer, “The person's”, depends on a" in news
+            assert "b was changed in the meantime: A person revised the task b (title)" in news
+            assert "It is now pending (attempt 1, role explorer, “The person's”, depends on a" in news
             return [call("drop_task", {"task": name}, name) for name in ("a", "b")]
         return [call("finish_session", {"summary": "done"}, f"t{turns(request)}")]
 
@@ -381,10 +381,10 @@ async def test_an_act_of_a_person_applies_before_what_the_planner_decided_withou
 
     await bench.run_while(edit)
     state = {
-        "add": "c was changed meanwhile: A person added the task c (coder): c. It is ",
-        "drop": "b was changed meanwhile: A person dropped the task b. It is dropped now",
-        "rerun": "a was changed meanwhile: A person re-runs a: wrong key. It is ",
-        "cancel": "b was changed meanwhile: a person cancelled it. It is cancelled now",
+        "add": "c was changed in the meantime: A person added the task c (coder): c. It is now ",
+        "drop": "b was changed in the meantime: A person dropped the task b. It is now dropped",
+        "rerun": "a was changed in the meantime: A person re-runs a: wrong key. It is now ",
+        "cancel": "b was changed in the meantime: a person cancelled it. It is now cancelled",
     }[act]
     assert state in errors[0]
     assert f"(attempt {2 if act == 'rerun' else 1}, role " in errors[0]
@@ -413,7 +413,7 @@ async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
     for line in (
         "A person sent b a message.\n",
         "A person set the session's budget: 50 usd.\n",
-        "A person paused b; it continues when a person or you resume it.\n",
+        "A person paused b; it continues when you or a person resume it.\n",
         "A person resumed b.\n",
         "A person added the task c (coder): c.",
     ):
@@ -425,18 +425,22 @@ async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
     [
         ("add", {"name": "a", "instructions": "x", "role": "coder"}, "two tasks are named 'a'"),
         ("add", {"name": "c", "instructions": " ", "role": "coder"}, "`instructions` must be a non-empty"),
-        ("add", {"name": "c", "instructions": "x", "role": "nobody"}, "there is no role 'nobody'"),
+        ("add", {"name": "c", "instructions": "x", "role": "nobody"}, "no role 'nobody'"),
         (
             "add",
             {"name": "c", "instructions": "x", "role": "coder", "depends_on": ["z"]},
-            "names no task of this plan: z",
+            "names unknown tasks: z",
         ),
-        ("add", {"name": "c", "instructions": "x", "role": "coder", "depends_on": ["c"]}, "in a circle: c"),
-        ("revise", {"task": "a", "depends_on": ["b"]}, "in a circle"),
+        (
+            "add",
+            {"name": "c", "instructions": "x", "role": "coder", "depends_on": ["c"]},
+            "dependency cycle: c",
+        ),
+        ("revise", {"task": "a", "depends_on": ["b"]}, "dependency cycle"),
         ("revise", {"task": "b", "instructions": ""}, "`instructions` must be a non-empty"),
-        ("revise", {"task": "b"}, "nothing to change of b"),
+        ("revise", {"task": "b"}, "no change to b"),
         ("drop", {"task": "z"}, "no task 'z'"),
-        ("burn", {"task": "a"}, "a plan has no act burn"),
+        ("burn", {"task": "a"}, "unknown plan action burn"),
     ],
 )
 async def test_a_change_of_the_plan_that_cannot_be_is_refused_before_it_is_queued(
@@ -508,7 +512,7 @@ async def test_an_unknown_artifact_is_answered_with_those_that_exist(bench):
     bench.start(PlannedRun([task("a")], work))
     assert (await bench.run()).status == "done"
     text = flat([one for one in bench.model.requests if role_of(one) != "planner"][-1].messages)
-    assert "there is no artifact 'part/x'; there are part/22, part/21, " in text
+    assert "no artifact 'part/x'; existing artifacts: part/22, part/21, " in text
     assert "part/3, and 3 more" in text
-    assert "there is no artifact 'z*'; there are part/22" in text
+    assert "no artifact 'z*'; existing artifacts: part/22" in text
     assert "sha256" not in text

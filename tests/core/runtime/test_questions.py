@@ -19,7 +19,8 @@ from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.agents.tools.workers import Child, ChildFailed, WorkerPool
+from watchkeeper.agents.tools.child import Child, ChildFailed
+from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.run_session import Asking
@@ -130,7 +131,7 @@ async def test_of_two_answers_the_second_is_refused_and_hears_whose_was_first(be
         bench.submit("deny", payload=about)
         late = bench.submit("approve", payload=about)
         await bench.applied(late, "refused")
-        assert "was answered before (denied by program)" in bench.command(late)["result"]
+        assert "already answered (denied by program)" in bench.command(late)["result"]
 
     await bench.run_while(answer_twice)
     assert not note.exists()
@@ -139,7 +140,7 @@ async def test_of_two_answers_the_second_is_refused_and_hears_whose_was_first(be
 async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench, note):
     bench.coder(writes, approval_timeout_seconds=0.0)
     await bench.run()
-    assert "No person answered in time" in bench.tasks()["a"]["result"]
+    assert "The approval timed out" in bench.tasks()["a"]["result"]
     bench.coder(writes, allow=("write",))
     await bench.run()
     assert note.read_text() == "hello"
@@ -166,7 +167,7 @@ async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mar
     """The reply is stored without its secret, so the call would write the mark."""
     bench.coder(replies([("write", {"file_path": "note.txt", "content": "ghp_" + "q7W2" * 9})]))
     await bench.run()
-    assert "[redacted:github-token], which replaces a secret" in bench.tasks()["a"]["result"]
+    assert "[redacted:github-token], which stands for a secret" in bench.tasks()["a"]["result"]
     assert not bench.state["approvals"]
     assert not note.exists()
 
@@ -200,14 +201,14 @@ async def test_a_call_that_repeats_itself_is_asked_about_though_the_tool_is_allo
     await bench.run()
     assert (bench.workspace / "log").read_text() == "x\n" * ran
     assert {one["cause"] for one in bench.state["approvals"]} == ({"repetition"} if ran == 3 else set())
-    assert ("ran 3 times already" in bench.tasks()["a"]["result"]) is (ran == 3)
+    assert ("already ran 3 times" in bench.tasks()["a"]["result"]) is (ran == 3)
 
 
 async def test_a_person_may_let_an_identical_call_run_once_more(bench):
     bench.coder(shell(*["echo x >> log"] * 4), allow=("bash",))
     notes: list[str] = []
     await bench.run_while(answers(bench, {"before": lambda question: notes.append(question["note"])}))
-    assert "ran 3 times already" in notes[0]
+    assert "already ran 3 times" in notes[0]
     assert (bench.workspace / "log").read_text() == "x\n" * 4
 
 
@@ -264,7 +265,7 @@ async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched
             presence.close()
 
     await bench.run_while(leave)
-    assert "No person answered in time" in bench.tasks()["a"]["result"]
+    assert "The approval timed out" in bench.tasks()["a"]["result"]
 
 
 @pytest.mark.parametrize(
@@ -362,13 +363,13 @@ async def test_the_first_message_of_an_agent_says_what_is_allowed_when_it_starts
         )
     )
     said_to = {name: flat([{"content": json.loads(content)}]) for name, content in first.items()}
-    free = "Without asking: glob, grep, list_folder, read"
-    assert f"{free}.\nAsks a person: bash, edit, write." in said_to["a"]
-    assert "A pipeline of commands that a person allows by a pattern is allowed too" in said_to["a"]
-    assert f"{free}, bash for `cat *`.\nAsks a person: bash, edit, write." in said_to["b"]
-    assert "A pipeline of these is allowed too; anything with ;, &&, redirection" in said_to["b"]
+    free = "Without approval: glob, grep, list_folder, read"
+    assert f"{free}.\nWith a person's approval: bash, edit, write." in said_to["a"]
+    assert "A pipeline of commands allowed by an approval pattern is allowed too" in said_to["a"]
+    assert f"{free}, bash for `cat *`.\nWith a person's approval: bash, edit, write." in said_to["b"]
+    assert "A pipeline of these is allowed too. Anything with ;, &&, redirection" in said_to["b"]
     assert free in said_to["planner"]
-    assert not bench.query("SELECT 1 FROM agents WHERE system LIKE '%Without asking%'")
+    assert not bench.query("SELECT 1 FROM agents WHERE system LIKE '%Without approval%'")
 
 
 async def test_a_grant_covers_the_first_commands_of_an_agent_that_has_no_shell_yet(bench):
@@ -468,7 +469,7 @@ async def test_an_answer_with_a_secret_is_refused_since_another_text_would_run(b
             {"edited_input": {"command": f"export {secret}"}},
             {"scope": "pattern", "pattern": f"run --{secret} *"},
         ):
-            with pytest.raises(BadInput, match="holds a secret"):
+            with pytest.raises(BadInput, match="contains a secret"):
                 bench.submit("approve", payload={"approval": question["id"], **wrong})
 
     await bench.run_while(answers(bench, {"kind": "deny", "before": try_to_answer}))
@@ -657,7 +658,7 @@ async def test_an_approved_command_asks_again_if_its_script_changed_and_shows_th
     assert not (bench.workspace / "HARM").exists()
     assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "changed"]
     text = "\n".join(texts)
-    assert "since the question was asked, check.sh changed" in text
+    assert "since the approval was requested, check.sh changed" in text
     assert "  -echo harmless" in text
     assert "  +touch HARM" in text
 
@@ -709,7 +710,7 @@ async def test_an_approved_command_does_not_run_in_another_folder_than_the_one_i
     )
     assert not list(bench.workspace.rglob("HERE"))
     note = bench.state["approvals"][-1]["note"]
-    assert f"the folder was {folder} and is {bench.workspace / 'moved'} now" in note
+    assert f"the folder changed from {folder} to {bench.workspace / 'moved'}" in note
 
 
 async def test_a_file_asked_about_again_shows_what_others_changed_in_it_and_nothing_else(bench, note):
@@ -749,9 +750,7 @@ async def test_a_write_of_another_agent_waits_for_the_question_about_that_file(b
 
     async def answer() -> None:
         await bench.until(
-            lambda state: bench.query(
-                "SELECT 1 FROM live WHERE detail LIKE 'note.txt: a question of another%'"
-            )
+            lambda state: bench.query("SELECT 1 FROM live WHERE detail LIKE 'note.txt: waiting for another%'")
         )
         await answers(bench, {"before": look}, {"before": look})()
 
@@ -805,7 +804,7 @@ async def test_a_command_that_a_dead_host_was_running_is_unknown_and_names_the_n
     assert (await bench.run()).exit_code == 0
     assert (bench.workspace / "AFTER").exists()
     result = bench.tasks()["a"]["result"]
-    assert "Verify before you do it again. Your shell was lost with it" in result
+    assert "Verify before you repeat it. Your shell was lost with it" in result
     assert "[not run] Your shell was restarted" not in result
 
 
@@ -814,7 +813,7 @@ async def test_a_command_whose_worker_is_killed_is_unknown_and_the_model_is_aske
     assert (await bench.run()).exit_code == 0
     assert calls_of(bench, "bash") == [("unknown", 1)]
     assert "[interrupted, outcome unknown] bash: the tool worker died" in bench.tasks()["a"]["result"]
-    assert "Verify before you do it again" in bench.tasks()["a"]["result"]
+    assert "Verify before you repeat it" in bench.tasks()["a"]["result"]
     assert "tool.unknown" in bench.kinds()
 
 
@@ -848,7 +847,7 @@ async def test_a_file_tool_whose_worker_dies_runs_again_once_if_that_does_no_har
     assert (await bench.run_while(answers(bench, *[{}] * asks))).exit_code == 0
     assert calls_of(bench, name) == [ended]
     assert len(bench.state["approvals"]) == asks
-    assert ("Verify before you do it again" in bench.tasks()["a"]["result"]) == (ended[0] == "unknown")
+    assert ("Verify before you repeat it" in bench.tasks()["a"]["result"]) == (ended[0] == "unknown")
 
 
 async def test_a_call_of_a_worker_that_never_had_it_is_an_error_and_had_no_effect(bench, note, monkeypatch):
@@ -881,7 +880,7 @@ async def test_a_write_that_makes_other_programs_run_code_asks_whatever_is_allow
     asked = bench.state["approvals"]
     assert len(asked) == len(GUARDED_FILES)
     assert {each["cause"] for each in asked} == {"guarded"}
-    assert all("asks every time" in each["note"] for each in asked)
+    assert all("always needs approval" in each["note"] for each in asked)
     assert not [path for path in GUARDED_FILES if (bench.workspace / path).exists()]
     assert (bench.workspace / "plain").exists()
 

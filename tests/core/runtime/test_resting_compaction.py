@@ -126,7 +126,7 @@ async def test_the_compaction_of_an_agent_that_has_ended_keeps_nobody_else_waiti
         script.summary.set()
         await bench.applied(undo)
         assert bench.command(command)["status"] == "applied"
-        assert bench.command(undo)["result"].startswith(f"{first['name']}: back to view")
+        assert bench.command(undo)["result"].startswith(f"{first['name']}: restored view")
 
     assert (await bench.run_while(compact)).exit_code == 0
     assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
@@ -190,7 +190,7 @@ async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits
         await bench.until(lambda state: bench.model.hanging == 3)
         resumed = bench.submit("resume", agent_id=agent["id"])
         await bench.applied(resumed)
-        assert bench.command(resumed)["result"] == f"{agent['name']} continues, when its compaction has ended"
+        assert bench.command(resumed)["result"] == f"{agent['name']} continues, after its compaction"
         live = "SELECT detail FROM live WHERE agent_id = ?"
         await bench.until(lambda state: "compacted" in str(bench.query(live, agent["id"])))
         held.set()

@@ -95,7 +95,7 @@ async def test_a_planner_makes_no_task_dearer(bench: Bench, tmp_path: Path) -> N
     assert (await bench.run()).status == "done"
     used = {one["name"]: one["model"] for one in bench.state["plan"]["tasks"]}
     assert used == {"dear": MIDDLE, "cheap": CHEAP, "offline": MIDDLE, "mine": CHEAP}
-    assert sum("the planner asks for" in line for line in warnings(bench)) == 3
+    assert sum("the planner wants" in line for line in warnings(bench)) == 3
     start(bench, [task("dear") | {"model": DEAR}], allow_models=(DEAR,))
     await bench.run()
     assert [one["model"] for one in bench.state["plan"]["tasks"]] == [DEAR]

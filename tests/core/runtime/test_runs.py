@@ -267,9 +267,9 @@ async def test_a_second_name_of_the_database_stops_the_host_at_its_heartbeat_and
         return linked  # the model never answers: only the heartbeat commits
 
     bench.start(PlannedRun([task("one")], work))
-    with pytest.raises(StoreUnusable, match="2 names"):
+    with pytest.raises(StoreUnusable, match="2 hard links"):
         await asyncio.wait_for(bench.run(), 60)
-    with pytest.raises(StoreUnusable, match="2 names"):
+    with pytest.raises(StoreUnusable, match="2 hard links"):
         await bench.run()
     (tmp_path / "other.db").unlink()
     bench.model.script = PlannedRun([task("one")])
@@ -309,10 +309,12 @@ class TestARoleThatIsGone:
         assert (await bench.run()).status == "failed"
         failed = bench.tasks()["check"]
         assert failed["status"] == "failed"
-        assert "the role checker is gone" in failed["error"]
+        assert "the role checker no longer exists" in failed["error"]
         assert ".claude/agents" in failed["error"]
         assert failed["agent"] is None, "no agent of another role takes its place"
-        assert any("the role checker is gone" in flat(request.messages) for request in bench.model.requests)
+        assert any(
+            "the role checker no longer exists" in flat(request.messages) for request in bench.model.requests
+        )
         bench.assert_sound()
 
     async def test_leaves_an_agent_that_has_it_with_the_tools_that_every_role_may_call(self, bench):
@@ -332,6 +334,6 @@ class TestARoleThatIsGone:
         assert (await bench.run()).status == "done"
         assert offered[-1] == set(ALWAYS)
         (told,) = bench.query(
-            "SELECT data FROM events WHERE kind = 'host.warning' AND data LIKE '%checker is gone%'"
+            "SELECT data FROM events WHERE kind = 'host.warning' AND data LIKE '%checker no longer exists%'"
         )
         assert "memory and artifact tools" in told[0]

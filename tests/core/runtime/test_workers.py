@@ -250,11 +250,11 @@ def test_a_worker_takes_only_what_fits_it_and_the_reason_is_kept(tmp_path, monke
 
     assert why(labels=("gpu", "mcp:notes")) is None
     assert why(labels=("gpu", "tpu", "arm")) == "lacks the label tpu, arm"
-    assert "is not there" in str(why(path=str(tmp_path / "nowhere")))
-    assert "names no folder" in str(why(path="relative"))
+    assert "does not exist" in str(why(path=str(tmp_path / "nowhere")))
+    assert "has no folder" in str(why(path="relative"))
     assert "ANTHROPIC_API_KEY" in str(why("anthropic/claude-sonnet-4-5"))
     assert "deny bash" in str(why(settings={"allow": ["read", "bash"]}))
-    assert "is no full commit" in str(why(path=None, remote="https://h/x", commit="main"))
+    assert "is not a full commit id" in str(why(path=None, remote="https://h/x", commit="main"))
 
     session = queued(place, tmp_path, labels=("tpu",))
     scene = Scene(place)

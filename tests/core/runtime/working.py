@@ -30,6 +30,7 @@ class Work:
         self.hold_turn: int | None = None
         self.turn_gate = asyncio.Event()
         self.asked = 0
+        self.plan = [task("a")]
 
     def __call__(self, request: ModelRequest) -> Any:
         if request.purpose is Purpose.REFLECTOR:
@@ -37,7 +38,7 @@ class Work:
             if not self.summaries.is_set():
                 return self.summaries
             return self.summary if isinstance(self.summary, ModelError) else [said(self.summary)]
-        return PlannedRun([task("a")], self.work)(request)
+        return PlannedRun(self.plan, self.work)(request)
 
     def work(self, name: str, request: ModelRequest) -> Any:
         done = self.saved

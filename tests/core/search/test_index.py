@@ -18,8 +18,9 @@ from tests.core.search.conftest import Library, in_memory
 
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.search import index, words
-from watchkeeper.store.search.index import index_batch, index_until, index_within, indexed_through, unindexed
+from watchkeeper.store.search.index import indexed_through
 from watchkeeper.store.search.messages import search, search_by_session
 
 WORDS = [
@@ -160,18 +161,18 @@ def play(library: Library, steps: list[tuple[str, Any, Any]]) -> None:
         elif step == "say and index at once":
             run("BEGIN IMMEDIATE")
             say(first, second)
-            index_within(library.connection, most_messages=3)
+            index_of(library.connection).index_within(most_messages=3)
             run("COMMIT")
         elif step == "index":
-            index_batch(library.connection, most_messages=first, most_characters=second)
+            index_of(library.connection).index_batch(most_messages=first, most_characters=second)
         elif step == "index while others write":
             with before_the_lock(lambda: say(first, second)):  # noqa: B023 - called within
-                index_batch(library.connection)
+                index_of(library.connection).index_batch()
         elif step == "say again":
             say_again(first, second)
         elif step == "index while others write again":
             with before_the_lock(lambda: say_again(first, second)):  # noqa: B023 - called within
-                index_batch(library.connection)
+                index_of(library.connection).index_batch()
         elif step == "delete":
             run("UPDATE sessions SET deleted_at = ? WHERE id = ?", (1.0 if second else None, first))
             deleted = deleted | {first} if second else deleted - {first}
@@ -217,13 +218,13 @@ def test_an_import_indexes_what_it_inserts_in_its_own_transaction(library: Libra
     run("BEGIN IMMEDIATE")
     for number in range(5):
         library.say(agent, f"kraken n{number}")
-    assert not index_within(library.connection, most_messages=2)
-    assert index_within(library.connection)
+    assert not index_of(library.connection).index_within(most_messages=2)
+    assert index_of(library.connection).index_within()
     other = database.open_readonly(tmp_path / "watchkeeper.db")
     assert indexed_through(other) == 0
     other.close()
     run("COMMIT")
-    assert unindexed(library.connection) == 0
+    assert index_of(library.connection).unindexed() == 0
     assert [hit.seq for hit in search(library.connection, "n3", deadline_seconds=60).hits] == [5]
 
 
@@ -233,17 +234,18 @@ def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path
     other.execute("BEGIN IMMEDIATE")
     library.connection.execute("PRAGMA busy_timeout=0")
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        index_batch(library.connection)
-    assert not index_until(library.connection, seconds=0.05)
+        index_of(library.connection).index_batch()
+    assert not index_of(library.connection).index_until(seconds=0.05)
     other.execute("ROLLBACK")
     other.close()
-    assert index_until(library.connection, seconds=60)
+    assert index_of(library.connection).index_until(seconds=60)
 
 
 _INDEXER = """
 import sys
 from pathlib import Path
 from watchkeeper.store import database, driver
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.search import index as message_index
 message_index.PART_MESSAGES = 8
 connection = database.open_writable(Path(sys.argv[1]))
@@ -257,7 +259,7 @@ def count(statement):
         os.kill(os.getpid(), signal.SIGKILL)
 
 connection.set_trace_callback(count)
-while message_index.index_batch(connection, most_messages=5).more:
+while index_of(connection).index_batch(most_messages=5).more:
     pass
 """
 
@@ -280,4 +282,4 @@ def test_an_indexer_killed_before_any_statement_loses_nothing(library, tmp_path,
         assert [hit.seq for hit in found.hits] == wanted
         assert library.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     assert statement > 7
-    assert unindexed(library.connection) == 0
+    assert index_of(library.connection).unindexed() == 0

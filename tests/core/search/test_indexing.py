@@ -12,7 +12,7 @@ from tests.core.search.conftest import Library
 from watchkeeper.runtime import background
 from watchkeeper.runtime.background import Indexing
 from watchkeeper.store import database
-from watchkeeper.store.search.index import unindexed
+from watchkeeper.store.engine import index_of
 
 
 async def test_what_is_written_while_a_host_runs_is_indexed(library, tmp_path, monkeypatch):
@@ -23,7 +23,7 @@ async def test_what_is_written_while_a_host_runs_is_indexed(library, tmp_path, m
     for number in range(3):
         library.say(agent, f"kraken {number}")
         async with asyncio.timeout(20):
-            while unindexed(library.connection):  # noqa: ASYNC110 - it is another connection that changes it
+            while index_of(library.connection).unindexed():  # noqa: ASYNC110 - it is another connection that changes it
                 await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -33,7 +33,7 @@ async def test_what_is_written_while_a_host_runs_is_indexed(library, tmp_path, m
 async def test_what_is_left_is_indexed_when_the_host_ends(library: Library, tmp_path: Path) -> None:
     library.say(library.session("s1"), "kraken")
     await Indexing(tmp_path / "watchkeeper.db").close()
-    assert unindexed(library.connection) == 0
+    assert index_of(library.connection).unindexed() == 0
 
 
 async def test_an_index_that_cannot_be_written_is_said_once_and_stops_nothing(
@@ -47,7 +47,7 @@ async def test_an_index_that_cannot_be_written_is_said_once_and_stops_nothing(
         await beside.run()
         await beside.close()
     told = [record for record in caplog.records if record.name == "watchkeeper.runtime.background"]
-    assert [record.message.partition(":")[0] for record in told] == ["messages are no longer indexed"]
+    assert [record.message.partition(":")[0] for record in told] == ["message indexing stopped"]
 
 
 async def test_a_writer_that_keeps_the_lock_only_delays_the_index(library, tmp_path, monkeypatch, caplog):
@@ -60,8 +60,8 @@ async def test_a_writer_that_keeps_the_lock_only_delays_the_index(library, tmp_p
     monkeypatch.setattr(beside, "_connection", connection)
     await beside._in_thread(beside._round)
     library.connection.execute("COMMIT")
-    assert unindexed(library.connection) == 1
+    assert index_of(library.connection).unindexed() == 1
     await beside._in_thread(beside._round)
-    assert unindexed(library.connection) == 0
+    assert index_of(library.connection).unindexed() == 0
     await beside.close()
     assert caplog.records == []

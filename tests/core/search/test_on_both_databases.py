@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 from tests.core.search.conftest import STYLED, STYLED_WORDS, Library
@@ -14,11 +13,12 @@ from tests.core.search.conftest import STYLED, STYLED_WORDS, Library
 from watchkeeper.runtime import background
 from watchkeeper.store import database
 from watchkeeper.store.driver import FACTS_FOUND, Connection, Queries
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.facts import find_facts
 from watchkeeper.store.place import DatabaseUrl
 from watchkeeper.store.prune import plan_prune, prune_sessions
 from watchkeeper.store.search import postgres_index
-from watchkeeper.store.search.index import Batch, facts_holding, index_batch, index_until, unindexed
+from watchkeeper.store.search.index import MessageIndex
 from watchkeeper.store.search.messages import (
     Stopped,
     list_sessions,
@@ -56,7 +56,7 @@ def test_the_same_facts_are_found_on_both(library: Library, server: Library) -> 
             one.fact(text, f"s{1 + number % 2}", number)
         if number == 50:
             for one in sides:
-                assert index_until(one.connection, seconds=60)
+                assert index_of(one.connection).index_until(seconds=60)
                 one.connection.execute("DELETE FROM facts WHERE id IN (3, 4, 5)")
                 one.connection.execute("UPDATE facts SET text = 'rewritten relations' WHERE id = 7")
     for _ in range(60):
@@ -70,9 +70,10 @@ def test_the_same_facts_are_found_on_both(library: Library, server: Library) -> 
                 for session_id in ("s1", None)
             ]
             every = reads.all(
-                f"SELECT f.id FROM facts f {FACTS_FOUND} ?", (facts_holding(reads, terms, every=True),)
+                f"SELECT f.id FROM facts f {FACTS_FOUND} ?",
+                (index_of(reads).facts_holding(terms, every=True),),
             )
-            lines = list_sessions(one.connection, " ".join(f'"{term}"' for term in terms))
+            lines = list_sessions(Queries(one.connection), " ".join(f'"{term}"' for term in terms))
             found.append(
                 (
                     [sorted(row[0] for row in some) for some in rows],
@@ -100,7 +101,7 @@ def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_inde
         slow.execute("BEGIN")
         early = Library(slow).say(agent, "an early kraken")
         late = server.say(other_agent, "a late kraken")
-        assert index_until(server.connection, seconds=60)
+        assert index_of(server.connection).index_until(seconds=60)
         assert [hit.message_id for hit in search(server.connection, "kraken", deadline_seconds=60).hits] == [
             late
         ]
@@ -113,12 +114,14 @@ def test_what_commits_late_with_an_early_id_is_found_before_and_after_it_is_inde
         hits = search_by_session(server.connection, "krak", deadline_seconds=60).hits
         assert [hit.session_id for hit in hits] == ["s2", "s1"]
         for session_id, number in (("s1", early), ("s2", late)):
-            assert holders(Queries(server.connection), session_id, ["kraken"]).of == {"kraken": [number]}
+            assert holders(Queries(server.connection), session_id, ["kraken"], {}).of == {"kraken": [number]}
+            forms = {"krak": ("kraks", "kraken")}
+            assert holders(Queries(server.connection), session_id, ["krak"], forms).of == {"krak": [number]}
         replies, whole = replies_that_name(server.connection, "early kraken", deadline_seconds=60)
         assert whole
         assert [reply.session_id for reply in replies] == ["s1"]
-        assert index_until(server.connection, seconds=60)
-    assert unindexed(server.connection) == 0
+        assert index_of(server.connection).index_until(seconds=60)
+    assert index_of(server.connection).unindexed() == 0
 
 
 def test_words_are_found_behind_and_inside_colours_on_postgresql(server: Library) -> None:
@@ -128,7 +131,7 @@ def test_words_are_found_behind_and_inside_colours_on_postgresql(server: Library
             assert [hit.seq for hit in search(server.connection, typed, deadline_seconds=60).hits] == [1], (
                 typed
             )
-        assert index_until(server.connection, seconds=60)
+        assert index_of(server.connection).index_until(seconds=60)
 
 
 def test_a_message_with_too_many_words_for_the_index_is_searched_all_the_same(server, monkeypatch):
@@ -137,7 +140,7 @@ def test_a_message_with_too_many_words_for_the_index_is_searched_all_the_same(se
     agent = server.session("s1")
     for text in (f"kraken {many}", "kraken", "long " + "ж" * 2_000):
         server.say(agent, text)
-    assert index_until(server.connection, seconds=60)
+    assert index_of(server.connection).index_until(seconds=60)
     rows = server.connection.execute("SELECT id, unfit FROM messages_unindexed").fetchall()
     assert [tuple(row) for row in rows] == [(1, 1)]
     for typed, found in (
@@ -155,7 +158,7 @@ def test_hits_are_found_in_pages_over_all_ids(server: Library, monkeypatch: pyte
     monkeypatch.setattr(postgres_index, "FIRST_PAGE", 2)
     agents = [server.session(f"s{number}") for number in range(5)]
     ids = [server.say(agents[number % 5], f"kraken {'even' * (number % 2)}") for number in range(40)]
-    assert index_until(server.connection, seconds=60)
+    assert index_of(server.connection).index_until(seconds=60)
     for typed, found in (("kraken", ids[::-1]), ("even", ids[::-2])):
         hits = search(server.connection, typed, deadline_seconds=60).hits
         assert [hit.message_id for hit in hits] == found
@@ -165,7 +168,7 @@ def test_hits_are_found_in_pages_over_all_ids(server: Library, monkeypatch: pyte
 
 def test_a_statement_that_takes_too_long_ends_at_the_deadline(server: Library) -> None:
     server.say(server.session("s1"), "kraken")
-    assert index_until(server.connection, seconds=60)
+    assert index_of(server.connection).index_until(seconds=60)
     server.connection.execute(
         "CREATE OR REPLACE FUNCTION wk_messages_with(wanted tsquery, above bigint, through bigint, most bigint)"
         " RETURNS SETOF bigint LANGUAGE sql AS $$ SELECT 1::bigint FROM pg_sleep(20) $$"
@@ -179,7 +182,7 @@ def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place:
     for session_id in ("s1", "s2"):
         server.say(server.session(session_id), "kraken")
         server.fact("kraken", session_id)
-    assert index_until(server.connection, seconds=60)
+    assert index_of(server.connection).index_until(seconds=60)
     server.say("s1-a", "a kraken that is not indexed")
     plan = plan_prune(postgres_place, names=["s1"])
     assert plan.file_bytes > 0
@@ -193,21 +196,21 @@ def test_a_pruned_session_takes_its_words_along(server: Library, postgres_place:
 async def test_a_host_indexes_on_after_its_connection_was_cut(server, postgres_place, monkeypatch):
     cuts = 0
 
-    def batch(connection: Connection, **options: Any) -> Batch:
+    def index_after_cuts(connection: Connection) -> MessageIndex:
         nonlocal cuts
         cuts += 1
         if cuts <= 2:
             connection.execute("BEGIN")
             connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        return index_batch(connection, **options)
+        return index_of(connection)
 
     monkeypatch.setattr(background, "INDEX_SECONDS", 0.0)
-    monkeypatch.setattr(background, "index_batch", batch)
+    monkeypatch.setattr(background, "index_of", index_after_cuts)
     server.say(server.session("s1"), "kraken")
     beside = background.Indexing(postgres_place)
     running = asyncio.create_task(beside.run())
     async with asyncio.timeout(20):
-        while unindexed(server.connection):  # noqa: ASYNC110 - it is another connection that changes it
+        while index_of(server.connection).unindexed():  # noqa: ASYNC110 - it is another connection that changes it
             await asyncio.sleep(0)
     assert cuts > 2
     running.cancel()

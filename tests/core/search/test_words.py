@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.core.search.conftest import in_memory
 
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.search import words
-from watchkeeper.store.search.index import index_inserted, indexed_through
+from watchkeeper.store.search.index import indexed_through
 from watchkeeper.store.search.messages import search
 from watchkeeper.store.search.words import indexed_text
 
@@ -47,7 +48,7 @@ def test_an_import_indexes_what_it_inserts_also_behind_messages_that_wait_for_an
         connection.execute("BEGIN")
         for text in texts:
             library.say(agent, text)
-        index_inserted(connection, [("s", indexed_text(text)) for text in texts])
+        index_of(connection).index_inserted([("s", indexed_text(text)) for text in texts])
         connection.execute("COMMIT")
 
     imports("albatross", "bittern")

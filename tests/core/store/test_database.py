@@ -118,7 +118,7 @@ def _damaged(path: Path) -> None:
 
 ODD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a newer schema": (_newer, "newer Watchkeeper"),
-    "a text": (lambda path: path.write_text("my notes\n" * 500), "no SQLite database"),
+    "a text": (lambda path: path.write_text("my notes\n" * 500), "not a SQLite database"),
     "another program's": (_of_another_program, "another program"),
     "another program's, without WAL": (lambda path: _of_another_program(path, "delete"), "another program"),
     "a folder": (Path.mkdir, ""),
@@ -146,7 +146,7 @@ def test_a_path_where_no_database_can_be_is_refused_and_nothing_is_made(path):
     assert "wk demo" in refused(path, database.open_readonly), "it says how to start"
     assert not path.exists()
     path.touch()
-    assert "not a database of Watchkeeper" in refused(path, database.open_readonly)
+    assert "not a Watchkeeper database" in refused(path, database.open_readonly)
     refused(path / "inner.db", database.open_writable)
 
 
@@ -248,7 +248,7 @@ def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_fi
     os.link(path, other)
     for opened in (path, other):
         for opener in (database.open_writable, database.open_readonly):
-            with pytest.raises(StoreUnusable, match="2 names") as refused:
+            with pytest.raises(StoreUnusable, match="2 hard links") as refused:
                 opener(opened)
             assert "\n" not in str(refused.value)
     command = str(refused.value).split("`")[1]

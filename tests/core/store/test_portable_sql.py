@@ -20,6 +20,7 @@ OF_SQLITE = {
     "store/search/postgres_index.py": "full-text search on PostgreSQL",
     "store/search/words.py": "a full-text index in memory, which splits texts into words",
     "memory/ranking.py": "a full-text index in memory",
+    "transcripts/copilot.py": "the database of another program",
     "transcripts/opencode/__init__.py": "the database of another program",
 }
 IS_SQL = re.compile(
@@ -71,3 +72,13 @@ def test_no_statement_of_core_has_a_construct_that_only_one_database_knows() -> 
 
 def test_the_modules_that_may_say_it_their_own_way_are_there() -> None:
     assert [name for name in OF_SQLITE if not (CORE / name).is_file()] == []
+
+
+def test_no_module_asks_which_database_it_has() -> None:
+    of_postgres = re.compile(r"\b(is_postgres|PostgresConnection|PostgresEngine|PostgresIndex)\b")
+    naming = [
+        path.relative_to(CORE).as_posix()
+        for path in sorted(CORE.rglob("*.py"))
+        if of_postgres.search(path.read_text("utf-8"))
+    ]
+    assert naming == ["store/postgres.py", "store/search/postgres_index.py"]

@@ -89,8 +89,8 @@ def test_an_edit_that_will_fail_says_so_and_shows_its_texts(tmp_path: Path) -> N
     (tmp_path / "f").write_text("a a")
     for arguments, why in (
         ({"file_path": "f", "old_string": "a", "new_string": "b"}, "2 times"),
-        ({"file_path": "f", "old_string": "z", "new_string": "b"}, "does not hold"),
-        ({"file_path": "../f", "old_string": "z", "new_string": "b"}, "out of the workspace"),
+        ({"file_path": "f", "old_string": "z", "new_string": "b"}, "does not contain"),
+        ({"file_path": "../f", "old_string": "z", "new_string": "b"}, "outside the workspace"),
     ):
         sections, _ = sections_of("edit", arguments, tmp_path)
         assert why in sections[0].text
@@ -135,4 +135,4 @@ def test_a_link_to_another_file_is_named_also_where_that_has_the_same_name(tmp_p
         ("./deep/a", ""),
     ):
         (section, *_), _ = sections_of("write", {"file_path": name, "content": "x"}, tmp_path)
-        assert section.title == f"change of {name}" + (f" (which is {tmp_path / target})" if target else "")
+        assert section.title == f"change to {name}" + (f" (which is {tmp_path / target})" if target else "")

@@ -74,7 +74,7 @@ def test_no_word_of_an_agent_decides_anything(made: Callable[..., Made], own: bo
     worked(one, [], report, own=own, name="idle")
     first, second = receipts(one)
     assert (first.mark, first.summary) == ("✓", "passed after the last edit: pytest -q")
-    assert (second.flagged, second.summary) == (own, "ended without any call")
+    assert (second.flagged, second.summary) == (own, "ended without a tool call")
 
 
 def test_the_last_outcome_of_each_command_counts_and_an_edit_puts_it_in_the_past(made) -> None:

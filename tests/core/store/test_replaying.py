@@ -31,7 +31,7 @@ Recorded = dict[int, list[tuple[State, State]]]
 MESSAGES = 40
 
 NOT_TOLD = {
-    "session": {"hosted_seconds", "last_active", "host_pid", "host_name", "ended_at"},
+    "session": {"hosted_seconds", "last_active", "host_pid", "host_name", "lease_epoch", "ended_at"},
     "agents": {"context_tokens", "composition", "last_active", "started_at", "live"},
     "tasks": {"started_at"},
     "compactions": {"cost_usd"},

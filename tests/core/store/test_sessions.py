@@ -52,7 +52,7 @@ def test_an_id_or_a_unique_prefix_names_its_session_and_wildcards_mean_themselve
 
 
 def test_an_ambiguous_prefix_lists_what_it_could_be(named: Any) -> None:
-    with pytest.raises(BadInput, match="'abc' could be abcd, abce; give more characters"):
+    with pytest.raises(BadInput, match="'abc' is ambiguous: abcd, abce; give more characters"):
         sessions.find(named, "abc")
 
 

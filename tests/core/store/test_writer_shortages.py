@@ -88,7 +88,7 @@ def test_a_closed_writer_names_its_file_and_may_be_closed_again(writer: Writer) 
     running = set(threading.enumerate())
     writer.close()
     writer.close()
-    with pytest.raises(StoreUnusable, match=rf"{writer.path.name} was closed"):
+    with pytest.raises(StoreUnusable, match=rf"{writer.path.name} is closed"):
         one(writer)
     assert [thread.name for thread in running - set(threading.enumerate())] == ["watchkeeper-writer"]
 

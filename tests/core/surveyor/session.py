@@ -55,6 +55,7 @@ class FakeSession:
     """Characters of the longest text of a reply."""
     largest_prompt: int = 0
     used: list[tuple[str, str]] = field(default_factory=list)
+    """(agent, tool) of each call."""
     contexts: dict[str, list[Message]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class FakeSession:
         if error is None:
             try:
                 content = getattr(self, name)(agent, **arguments)
-            except ValueError as failure:
+            except (ValueError, OSError) as failure:
                 error, content = str(failure), str(failure)
         else:
             content = error
@@ -164,7 +165,7 @@ class FakeSession:
             raise ValueError(f"pointer {pointer} leads nowhere")
         text = value if isinstance(value, str) and not pointer else json.dumps(value, ensure_ascii=False)
         piece = text[offset : offset + limit]
-        return piece if len(piece) == len(text) else f"{piece}\n[{len(text)} characters in all]"
+        return piece if len(piece) == len(text) else f"{piece}\n[{len(text)} characters in total]"
 
     def merge_artifacts(self, agent: str, inputs: list[str], name: str) -> str:
         self.artifacts[name] = merge_json([self.load(one) for one in inputs])
@@ -200,7 +201,7 @@ class FakeSession:
 
     def drop_task(self, agent: str, task: str, reason: str = "") -> str:
         if task not in self.tasks:
-            raise ValueError(f"no task {task!r}; there are {', '.join(self.tasks) or 'none yet'}")
+            raise ValueError(f"no task {task!r}; existing tasks: {', '.join(self.tasks) or 'none yet'}")
         self.tasks[task]["status"] = "dropped"
         return self.plan_state()
 
@@ -237,7 +238,12 @@ class FakeSession:
                 raise AssertionError(f"nothing is ready, and the session is not finished: {self.tasks}")
             batch = self.random.sample(ready, min(len(ready), self.random.randint(1, 4)))
             items = [self.run_task(name) for name in batch]
-            headlines = "\n".join(f"Task {item['task']} reports." for item in items)
+            headlines = "\n".join(
+                f"Task {item['task']} is done."
+                if item["kind"] == "task_done"
+                else f"Task {item['task']} failed: {item['error']}."
+                for item in items
+            )
             self.run_agent(
                 "planner", "planner", f"{headlines}\n\n{json.dumps({'inbox': items}, ensure_ascii=False)}"
             )
@@ -249,14 +255,16 @@ class FakeSession:
         message = (
             assignment(task, done)
             if task["status"] == "pending"
-            else "You were resumed. Go on where you stopped."
+            else "You were resumed. Continue where you stopped."
         )
         self.results[name] = self.run_agent(name, task["role"], message)
-        failed = self.results[name].startswith("FAILED")
+        failed = any(output not in self.artifacts for output in task["expected_outputs"])
         task["status"] = "failed" if failed else "done"
         self.artifacts[f"result/{name}"] = self.results[name]
         if failed:
-            return {"kind": "task_failed", "task": name, "error": self.results[name], "attempt": 1}
+            outputs = ", ".join(task["expected_outputs"])
+            error = f"expected outputs are missing: {outputs}"
+            return {"kind": "task_failed", "task": name, "error": error, "attempt": 1}
         outputs = [
             {"name": output, "ref": output} for output in task["expected_outputs"] if output in self.artifacts
         ]
@@ -281,7 +289,7 @@ def assignment(task: dict[str, Any], done: Sequence[str] = ()) -> str:
     """The first message of a task. `done`: the tasks before it that are done."""
     handoff = {
         "task": task["name"],
-        "inputs": [f"figures/{name}" for name in done],
+        "inputs": [f"counts/{name}" for name in done],
         "expected_outputs": task["expected_outputs"],
     }
     return f"# Task: {task['title']}\n\n{task['instructions']}\n\nhandoff: {json.dumps(handoff)}\n\nWhen done, reply."

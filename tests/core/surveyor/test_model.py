@@ -42,7 +42,7 @@ async def test_the_same_request_gets_the_same_reply_whoever_asks():
 async def test_ids_of_calls_differ_when_the_conversation_does():
     ids = set()
     for text in ("a", "b", "c"):
-        reply = await reply_to(request("explorer", text))
+        reply = await reply_to(request("planner", text))
         ids |= {block["id"] for block in reply.content if block["type"] == "tool_use"}
     assert len(ids) == 3
 
@@ -93,10 +93,10 @@ async def test_a_prompt_far_beyond_the_window_is_refused_as_a_provider_would():
     assert raised.value.kind is ErrorKind.COMPACT
 
 
-async def test_it_says_plainly_that_it_is_no_llm():
+async def test_it_says_plainly_that_it_is_a_script():
     for asked in (request(), request("poet", "Write a poem.", tools=())):
         reply = await reply_to(asked)
-        assert "not an LLM" in reply.content[0]["text"]
+        assert "script" in reply.content[0]["text"]
 
 
 async def test_without_the_tools_of_its_role_it_ends_its_turn():
@@ -136,8 +136,8 @@ async def test_the_purpose_makes_an_observer_where_the_prompt_names_no_role():
 
 async def test_hostile_text_neither_crashes_nor_stalls_it():
     hostile = [
-        "cursor: {", "scope: [[[[", "[" * 100_000, '{"inbox": [' * 1_000, "#" * 50_000, "a\udcffb",
-        "cursor: " * 10_000,
+        "part: {", "part: [[[[", "[" * 100_000, '{"inbox": [' * 1_000, "#" * 50_000, "a\udcffb",
+        "part: " * 10_000,
     ]  # fmt: skip
     for text in hostile:
         for role in ("planner", "explorer", "writer", "observer"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.core.tools.conftest import caller
 
-from watchkeeper.agents.tools.workers import Child, ChildFailed
+from watchkeeper.agents.tools.child import Child, ChildFailed
 
 READY = 'import sys, json\nsys.stdin.readline()\nprint(json.dumps({"ready": True}), flush=True)\nsys.stdin.readline()\n'
 ANSWER = "print(json.dumps(dict(id=1, content={})), flush=True)\nsys.stdin.readline()\n"
@@ -41,7 +41,7 @@ def worker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_a_worker_that_lies_is_killed(worker_program: Path, lie: str) -> None:
     worker_program.write_text(READY + LIES[lie] + "\nsys.stdin.readline()\n")
     child = await Child.start({}, os.environ, "")
-    expected = r"exit code 5" if lie == "death" else "broke its protocol"
+    expected = r"exit code 5" if lie == "death" else "violated the protocol"
     with pytest.raises(ChildFailed, match=expected) as failed:
         async with asyncio.timeout(20):
             await child.call({"tool": "x"})
@@ -58,7 +58,7 @@ async def test_answers_that_are_no_content_do_not_reach_a_model(worker_program, 
     run = caller(make_pool(), workspace)
     result = await run("read", file_path="hello.py")
     assert result.is_error
-    assert "no valid answer" in str(result.content)
+    assert "an invalid response" in str(result.content)
 
 
 async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program, workspace, make_pool):
@@ -104,7 +104,7 @@ async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program, work
     assert len(text) < 101_000
     assert text.startswith("    1\taaa")
     assert text.endswith("zzz")
-    assert "400,006 of 500,006 characters left out" in text
+    assert "400,006 of 500,006 characters omitted" in text
     assert result.effects["whole_output"] == "    1\t" + "a" * 300_000 + "z" * 200_000
 
 

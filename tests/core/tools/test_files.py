@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.core.tools.conftest import Run
 
 from watchkeeper.agents.tools.contract import OutsideTool, Permission
+from watchkeeper.agents.tools.worker_files import FileTools
 from watchkeeper.agents.tools.workers import WorkerPool, builtin_tools, mark_fault, number_lines
 
 
@@ -25,8 +26,6 @@ async def test_file_tools_read_search_and_change_the_workspace(run: Run, workspa
     assert not (await run("edit", file_path="new/file.txt", old_string="two", new_string="three")).is_error
     assert (workspace / "new/file.txt").read_text() == "one three"
     assert (await run("list_folder")).content == "hello.py  28\nnew/  1 file, 9"
-    listing = json.loads(str((await run("list_folder", details=True)).content))
-    assert {entry["path"] for entry in listing["entries"]} == {"hello.py", "new"}
 
 
 async def test_no_file_tool_reaches_outside_the_workspace(run: Run, workspace: Path) -> None:
@@ -132,14 +131,21 @@ async def test_the_schemas_name_what_the_sdk_takes(pool: WorkerPool) -> None:
         assert set(ours["required"]) == set(schema.get("required") or [])  # type: ignore[call-overload]
 
 
-def test_list_folder_and_the_host_need_no_sdk(workspace: Path) -> None:
+def test_the_host_and_the_common_file_tools_need_no_sdk(workspace: Path) -> None:
     program = f"""
 import asyncio, os, sys, pathlib
 from watchkeeper.agents.tools import contract, mcp, processes, workers
 from watchkeeper.agents.tools.worker_files import FileTools
 import watchkeeper.agents.tools.worker
-told, failed = asyncio.run(FileTools({str(workspace)!r}).run({{"tool": "list_folder", "arguments": {{}}}}))
-assert not failed, told
+for tool, arguments in (
+    ("list_folder", {{}}),
+    ("read", {{"file_path": "hello.py"}}),
+    ("write", {{"file_path": "new/folder/file.txt", "content": "one"}}),
+    ("write", {{"file_path": "new/folder/file.txt", "content": "two"}}),
+    ("edit", {{"file_path": "new/folder/file.txt", "old_string": "two", "new_string": "three"}}),
+):
+    told, failed = asyncio.run(FileTools({str(workspace)!r}).run({{"tool": tool, "arguments": arguments}}))
+    assert not failed, told
 heavy = {{"anthropic", "mcp", "pydantic", "jsonschema", "yaml"}} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -149,6 +155,29 @@ assert not heavy, heavy
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_path_leads_where_it_leads_for_the_sdk(workspace: Path) -> None:
+    from anthropic.lib.tools import agent_toolset as sdk
+
+    (workspace / "folder").mkdir()
+    (workspace / "inside").symlink_to("folder")
+    (workspace / "nowhere").symlink_to("folder/new.txt")
+    (workspace / "outside").symlink_to(workspace.parent)
+    (workspace / "loop").symlink_to("loop")
+    context = sdk.AgentToolContext(workdir=str(workspace))
+    for name in (
+        "hello.py", "./hello.py", "new/er/file", "inside/file", "inside/../hello.py", "nowhere", "nowhere/file", "outside",
+        "outside/new/file", "loop", "loop/file", "hello.py/file", "..", "../x", ".", "", "/etc/passwd", str(workspace / "x"),
+        "folder//x/", "a\0b", "x" * 5000, "x/" * 1500,
+    ):  # fmt: skip
+        found = []
+        for resolve in (FileTools(str(workspace))._resolved, partial(sdk.resolve_path, context)):
+            try:
+                found.append(str(resolve(name)))
+            except ValueError as error:
+                found.append(repr(error))
+        assert found[0] == found[1], name
 
 
 MARK = "[redacted:database-password]"
@@ -221,7 +250,7 @@ async def test_a_range_of_a_large_file_and_the_end_of_a_cut_one_have_their_own_n
     assert far.content == "50000\tline 50000\n50001\tline 50001"
     (workspace / "long.log").write_text("".join(f"line {n}\n" for n in range(1, 20_001)))
     long = await run("read", file_path="long.log")
-    assert "characters left out here" in str(long.content)
+    assert "characters omitted" in str(long.content)
     assert str(long.content).endswith("20000\tline 20000")
 
 

@@ -211,9 +211,12 @@ async def test_a_server_over_http_is_reached_again_after_it_was_restarted(worksp
         ("[mcp_servers.a]\ncommand = 'x'\nurl = 'y'", "either `command` or `url`"),
         ("[mcp_servers.a]\ncomand = 'x'", "mcp_servers.a.comand"),
         ("[mcp_servers.a]\ncommand = 'x'\nargs = 3", "mcp_servers.a.args"),
-        ("[mcp_servers.'a b']\ncommand = 'x'", "mcp_servers.a b"),
+        ("[mcp_servers.'a b']\ncommand = 'x'", "mcp_servers: 'a b' is not a valid name"),
         ("[mcp_servers]\na = 'x'", "mcp_servers.a"),
-        ("[permissions]\nbash = 'yes'", "permissions.bash: Input should be 'allow', 'ask' or 'deny'"),
+        (
+            "[permissions]\nbash = 'yes'",
+            'permissions.bash: \'yes\' is not valid; write "allow", "ask" or "deny"',
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, table: str, said: str) -> None:

@@ -60,7 +60,7 @@ async def late(workspace: Path, tmp_path: Path, pauses: Pauses) -> AsyncIterator
 async def test_a_server_that_died_at_its_start_is_tried_again_ever_more_seldom_until_it_answers(late, pauses):
     servers, works = late
     assert "small offers no tools" in servers.warnings[0]
-    assert "tried again" in servers.warnings[0]
+    assert "retrying" in servers.warnings[0]
     told: asyncio.Queue[tuple[str, dict[str, Tool]]] = asyncio.Queue()
 
     async def on_late(name: str, found: dict[str, Tool]) -> None:

@@ -31,7 +31,7 @@ def test_what_is_left_stands_at_both_ends(text: str, limit: int) -> None:
         return
     head, _, rest = shown.partition("\n[… ")
     assert text.startswith(head)
-    assert text.endswith(rest.partition(" characters left out here …]\n")[2])
+    assert text.endswith(rest.partition(" characters omitted …]\n")[2])
     assert len(shown) <= limit + 80
 
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from tests.core.tools.conftest import caller
 
-from watchkeeper.agents.tools import workers
+from watchkeeper.agents.tools import child
 from watchkeeper.agents.tools.contract import ToolResult
 from watchkeeper.agents.tools.workers import WorkerPool
 
@@ -73,7 +73,7 @@ async def test_a_command_that_is_not_complete_is_refused_at_once(run):
     for command in ("echo 'open", "cat <<EOF\nnever closed", "if true", "}"):
         result = await run("bash", command=command)
         assert result.is_error
-        assert "not complete" in str(result.content)
+        assert "incomplete" in str(result.content)
     assert (await run("bash", command="cat <<EOF\nclosed\nEOF")).content == "closed"
 
 
@@ -223,7 +223,7 @@ async def test_a_closed_shell_whose_folder_is_gone_is_followed_by_one_in_the_wor
     (workspace / "deep").rmdir()
     result = await run("bash", command="touch ran")
     assert result.is_error
-    assert f"{workspace}/deep, does not exist" in str(result.content)
+    assert f"{workspace}/deep, no longer exists" in str(result.content)
     assert not (workspace / "ran").exists()
     assert (await run("bash", command="echo $PWD $KEPT")).content == f"{workspace} 1"
 
@@ -267,13 +267,13 @@ async def test_a_shell_with_jobs_is_closed_last_and_its_agent_learns_which_ended
 async def test_idle_shells_are_closed_while_they_hold_more_memory_than_allowed(
     make_pool, workspace, monkeypatch
 ):
-    monkeypatch.setattr(workers, "memory_bytes", lambda pid: 10)
+    monkeypatch.setattr(child, "memory_bytes", lambda pid: 10)
     pool = make_pool(8, most_idle_shell_bytes=25)
     run = caller(pool, workspace)
     for agent in ("one", "two", "three", "four", "five"):
         await run("bash", agent, command="true")
     assert live_shells(pool) == 3  # the last one is not counted
-    monkeypatch.setattr(workers, "memory_bytes", lambda pid: None)
+    monkeypatch.setattr(child, "memory_bytes", lambda pid: None)
     for agent in ("one", "two"):
         await run("bash", agent, command="true")
     assert live_shells(pool) == 5

@@ -28,16 +28,16 @@ SCHEMA = {
     [
         ({"name": "a"}, None),
         ({"name": "b", "count": 2, "tags": ["x"]}, None),
-        ({}, "`name` is missing. There are: name (required), count, tags"),
+        ({}, "`name` is missing. Available: name (required), count, tags"),
         ({"name": "c"}, "`name`: 'c' is not one of"),
         ({"name": "a", "count": 0}, "`count`: 0 is less than"),
         ({"name": "a", "count": True}, "`count`: True is not of type 'integer'"),
         ({"name": "a", "tags": ["x", 1]}, "`tags[1]`: 1 is not of type"),
-        ({"name": "a", "more": 1}, "`more` is unknown. There are: name (required), count, tags"),
+        ({"name": "a", "more": 1}, "`more` is unknown. Available: name (required), count, tags"),
         ({"name": "a", "tag": []}, "`tag` is unknown (did you mean `tags`?)"),
-        ({"nam": "a", "size": 1}, "`nam` is unknown (did you mean `name`?); `size` is unknown. There are"),
-        ({"more": 1}, "`more` is unknown; `name` is missing. There are"),
-        ({"name": "a", "x" * 100_000 + "\n": 1}, "is unknown. There are"),
+        ({"nam": "a", "size": 1}, "`nam` is unknown (did you mean `name`?); `size` is unknown. Available"),
+        ({"more": 1}, "`more` is unknown; `name` is missing. Available"),
+        ({"name": "a", "x" * 100_000 + "\n": 1}, "is unknown. Available"),
         ([], "must be an object"),
         ("text", "must be an object"),
         (None, "must be an object"),
@@ -59,7 +59,7 @@ def test_a_wrong_name_deep_in_the_input_is_named_with_its_place() -> None:
     item = {"type": "object", "properties": {"role": {}}, "required": ["role"], "additionalProperties": False}
     schema = {"type": "object", "properties": {"tasks": {"type": "array", "items": item}}}
     fault = validate_arguments(schema, {"tasks": [{"role": 1}, {"role": 1, "rolle": 2, "depends": 3}]})
-    assert fault == "`tasks[1].rolle` is unknown; `tasks[1].depends` is unknown. There are: role (required)"
+    assert fault == "`tasks[1].rolle` is unknown; `tasks[1].depends` is unknown. Available: role (required)"
 
 
 def test_every_tool_of_an_agent_names_a_wrong_property(pool: WorkerPool) -> None:
@@ -79,7 +79,7 @@ def test_every_tool_of_an_agent_names_a_wrong_property(pool: WorkerPool) -> None
     for spec in files:
         fault = validate_arguments(spec.input_schema, {"path": "a", "name": "a"}) or ""
         assert "`path` is unknown (did you mean `file_path`?)" in fault
-    assert any("killed, and the shell with it, after 60 s" in spec.description for spec in specs)
+    assert any("killed, along with the shell, after 60 s" in spec.description for spec in specs)
 
 
 def test_an_input_that_is_nested_too_deeply_is_refused() -> None:

@@ -66,7 +66,7 @@ def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(store, logs
     store.run(logs)
     session, texts = _seen(store, tmp_path)
     assert (session["partial"], session["missing_logs"]) == (True, 1)
-    assert all("partial: 1 agent without a log here" in text for text in texts[:3])
+    assert all("partial: 1 agent without a local log" in text for text in texts[:3])
     assert '"partial":true' in texts[3]
     with closing(database.open_readonly(store.path)) as connection:
         reading = SessionSnapshotReader(session["id"]).read(connection, 0.0)
@@ -132,7 +132,7 @@ def test_an_agent_is_done_by_a_result_or_a_last_reply_alone(store: Store, logs: 
     store.run(logs)
     status, reason = store.one("SELECT status, status_reason FROM agents WHERE parent_agent_id IS NOT NULL")
     assert status == ("done" if ending in ("replied", "result") else "cancelled")
-    assert (reason == "the log holds no result of it") == (status == "cancelled")
+    assert (reason == "the log has no result for it") == (status == "cancelled")
     assert store.one("SELECT status FROM agents WHERE parent_agent_id IS NULL") == "done"
 
 
@@ -157,9 +157,7 @@ def test_what_the_call_told_is_seen_where_the_session_is_looked_at_and_added_to_
 ):
     _parent(logs)
     store.run(logs)
-    told = (
-        "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call reported"
-    )
+    told = "its own log is not here; its call reported 3,525 tokens of context, 20.3 s and 3 tool calls"
     assert store.all(ROW) == [("done", 3_525, 20.281, 0, 0, told)]
     assert store.one("SELECT model_calls, output_tokens FROM sessions") == (1, 10)
     _, texts = _seen(store, tmp_path)

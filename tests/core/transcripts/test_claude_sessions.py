@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.core.transcripts.conftest import Log, Store, call, text
 
+from watchkeeper.memory.words import spoken
+
 
 def test_a_session_has_its_folder_goal_title_and_times(store: Store, logs: Path) -> None:
     log = Log()
@@ -314,6 +316,32 @@ def test_what_was_typed_while_a_turn_ran_is_a_message(store: Store, logs: Path) 
     assert store.one("SELECT content FROM messages WHERE seq = 2") == '"and the docs"'
 
 
+def test_what_a_hook_told_the_model_is_a_message_and_no_persons_words(store: Store, logs: Path) -> None:
+    """Public logs of 2.1.207 to 2.1.266 hold a compile error of a hook in such a record alone."""
+    blocked = {"blockingError": "[lint.sh]: a.ts(3): error TS2304", "command": "lint.sh"}
+    log = Log()
+    log.add(
+        "attachment",
+        attachment={"type": "hook_additional_context", "hookEvent": "SessionStart", "content": ["rules"]},
+    )
+    log.user("Mend the cache")
+    log.add("attachment", attachment={"type": "hook_blocking_error", "hookName": "PostToolUse:Edit",
+                                      "hookEvent": "PostToolUse", "blockingError": blocked})  # fmt: skip
+    log.add("attachment", attachment={"type": "hook_additional_context", "hookName": "PreToolUse:Bash",
+                                      "hookEvent": "PreToolUse", "content": ["use make", "not npm"]})  # fmt: skip
+    log.add(
+        "attachment", attachment={"type": "hook_additional_context", "hookEvent": "PreToolUse", "content": 5}
+    )
+    store.run(log.write(logs))
+    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    assert said == [
+        "Mend the cache",
+        "<hook-output>\nPostToolUse:Edit: [lint.sh]: a.ts(3): error TS2304\n</hook-output>",
+        "<hook-output>\nPreToolUse:Bash: use make\nnot npm\n</hook-output>",
+    ]
+    assert [spoken(each)[0] for each in said] == ["Mend the cache", "", ""]
+
+
 def queued(log: Log, operation: str, content: str | None = None) -> None:
     about = {"content": content} if content is not None else {}
     log.add("queue-operation", operation=operation, parent=log.last, uuid=log.last, **about)
@@ -443,7 +471,7 @@ def test_a_helper_that_compacts_is_done_with_its_reply(store, logs):
     helper.reply(text("The summary."), id="msg_9", stop=None)
     name = f"{log.session}/subagents/agent-acompact-0123456789abcdef.jsonl"
     store.run(log.write(logs), helper.write(logs, name))
-    assert store.all("SELECT status, status_reason FROM agents WHERE name = 'compact'") == [("done", None)]
+    assert store.all("SELECT status, status_reason FROM agents WHERE name = 'compaction'") == [("done", None)]
 
 
 def relayed(log: Log, said: str, **about) -> None:

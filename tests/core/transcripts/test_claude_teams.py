@@ -52,7 +52,7 @@ def test_a_teammate_is_one_agent_however_often_it_was_woken(store: Store, logs: 
         "SELECT name, role, last_seq, model_calls, output_tokens FROM agents WHERE parent_agent_id IS NOT"
         " NULL"
     )
-    assert agents == [("Mend the loss", "mender", 7, 3, 15)]
+    assert agents == [("mender: Mend the loss", "teammate", 7, 3, 15)]
 
 
 def test_a_teammate_that_is_woken_again_goes_on_in_the_next_import(store: Store, logs: Path) -> None:
@@ -62,4 +62,21 @@ def test_a_teammate_that_is_woken_again_goes_on_in_the_next_import(store: Store,
     _lead().write(logs)
     store.run(logs)
     rows = store.all("SELECT name, last_seq, output_tokens FROM agents WHERE parent_agent_id IS NOT NULL")
-    assert rows == [("Mend the loss", 5, 10)]
+    assert rows == [("mender: Mend the loss", 5, 10)]
+
+
+def test_a_teammate_of_a_type_of_its_own_is_known_by_its_name(store: Store, logs: Path) -> None:
+    _lead().write(logs)
+    _woken(logs, "amender-0123456789abcdef", 1)
+    meta = logs / SESSION / "subagents" / "agent-amender-0123456789abcdef.meta.json"
+    told = {
+        "agentType": "implement-deep",
+        "name": "mender",
+        "description": "Mend the loss",
+        "taskKind": "in_process_teammate",
+        "teamName": "all",
+    }
+    meta.write_text(json.dumps(told))
+    store.run(logs)
+    agents = store.all("SELECT name, role, last_seq FROM agents WHERE parent_agent_id IS NOT NULL")
+    assert agents == [("mender: Mend the loss", "implement-deep", 3)]

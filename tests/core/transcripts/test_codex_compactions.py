@@ -83,5 +83,5 @@ def test_a_compaction_that_no_count_covers_makes_the_total_a_lower_bound(
         gaps = totals_gaps(connection, session_id)
     assert gaps == (0, unlogged)
     assert store.one("SELECT model_calls FROM sessions") == calls
-    reason = "partial: 1 model call that the log does not count; tokens and cost are lower bounds"
+    reason = "partial: 1 model call not counted in the log; tokens and cost are lower bounds"
     assert partial_reason(*gaps) == (reason if unlogged else "")

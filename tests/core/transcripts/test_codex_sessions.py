@@ -121,6 +121,29 @@ def test_a_count_that_is_logged_again_counts_once(store: Store, logs: Path) -> N
     assert report.skipped["repeats a token count"] == 2
 
 
+def test_what_is_left_of_usage_windows_is_kept_also_where_nothing_else_is_told(
+    store: Store, logs: Path
+) -> None:
+    def limits(used: float) -> dict[str, Any]:
+        return {
+            "limit_id": "codex",
+            "primary": {"used_percent": used, "window_minutes": 300, "resets_at": 1_770_100_000},
+        }
+
+    log = Rollout().user("go").says("a").tokens(1_000, 600, 50)
+    log.event("token_count", info=None, rate_limits=limits(12)).event(
+        "token_count", info=None, rate_limits=limits(15), wait=300
+    )
+    log.event("token_count", info=None, rate_limits={"primary": None})
+    report = store.run(log.write(logs))
+    assert store.all(
+        "SELECT provider, account, minutes, used_percent, first_percent, resets_at, source FROM quota_readings"
+    ) == [("openai", "", 300, 15, 12, 1_770_100_000, "Codex")]
+    raw = [kind for kind, _ in report.raw]
+    assert raw.count("event_msg/token_count") == 1, "what states nothing is kept raw"
+    assert store.one("SELECT model_calls FROM sessions") == 1
+
+
 def test_where_only_sums_are_told_a_call_is_their_difference_and_estimated(store: Store, logs: Path) -> None:
     log = Rollout().says("a").tokens(1_000, 600, 50, last=False).says("b").tokens(500, 400, 5, last=False)
     store.run(log.write(logs))

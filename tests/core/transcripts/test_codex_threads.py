@@ -18,6 +18,9 @@ from tests.core.transcripts.codex_rollout import (
 )
 from tests.core.transcripts.conftest import Store
 
+from watchkeeper.transcripts.reading import SessionTail
+from watchkeeper.transcripts.records import MAIN, ImportedMessage
+
 AGENTS = "SELECT a.name, a.role, a.last_seq, a.output_tokens, p.name FROM agents a LEFT JOIN agents p ON p.id = a.parent_agent_id ORDER BY a.created_at"
 
 
@@ -127,3 +130,20 @@ def test_threads_that_are_each_others_parents_stand_in_no_circle(store: Store, l
     assert report.lines == 6
     for agent, parent in store.all("SELECT id, parent_agent_id FROM agents"):
         assert agent != parent
+
+
+def test_stray_files_beside_the_folders_of_months_and_days_hide_no_agents_log(logs: Path) -> None:
+    path = Rollout(ROOT).user("Mend the cache").write(logs, "sessions/2026/02/03")
+    child = Rollout(CHILD, minute=4, **spawned(ROOT)).user("Look for it")
+    child.write(logs, "sessions/2026/02/04")
+    for place in (
+        "notes.txt",
+        "2026/notes.txt",
+        "2026/zz",
+        "2026/02/notes.txt",
+        "2026/02/zz",
+        "2026/02/04/zz",
+    ):
+        (logs / "sessions" / place).write_text("mine\n")
+    read = SessionTail("codex", path, ROOT).read()
+    assert [each.agent for each in read if isinstance(each, ImportedMessage)] == [MAIN, CHILD]

@@ -13,6 +13,7 @@ from tests.core.transcripts.conftest import Store
 
 from watchkeeper.models.registry import context_window, logged_price
 from watchkeeper.store import database
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.search.messages import list_sessions
 from watchkeeper.store.statistics import usage
 
@@ -41,9 +42,9 @@ def test_a_log_made_by_hand_is_read_as_what_happened(store: Store, case: str, li
         assert store.all("SELECT status FROM agents WHERE name = ?", name) == [(wanted,)]
     with closing(database.open_readonly(store.path)) as connection:
         is_partial = bool(expected.get("partial"))
-        assert [line.is_lower_bound for line in list_sessions(connection)] == [is_partial] * store.one(
-            "SELECT count(*) FROM sessions"
-        )
+        assert [line.is_lower_bound for line in list_sessions(Queries(connection))] == [
+            is_partial
+        ] * store.one("SELECT count(*) FROM sessions")
         assert usage(connection)[1].is_partial is is_partial
     if "statuses" in expected:
         ended = "SELECT CASE WHEN parent_agent_id IS NULL AND status = 'idle' THEN 'done' ELSE status END FROM agents"

@@ -94,7 +94,7 @@ def test_a_program_means_its_usual_place(capsys, db, tmp_path, monkeypatch):
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     code, _, err = _wk(capsys, "import", "claude", "--db", db)
     assert code == 3
-    assert err.startswith("wk: no logs of Claude Code: there is no ")
+    assert err.startswith("wk: no Claude Code logs in ")
     _log().write(tmp_path / ".claude" / "projects" / "-home-somebody-project")
     code, out, _ = _wk(capsys, "import", "claude", "--db", db)
     assert (code, out.split(";")[0]) == (0, "1 log of 1 session")
@@ -108,8 +108,8 @@ def test_why_the_first_files_cannot_be_read_is_said_without_being_asked(capsys, 
     code, out, _ = _wk(capsys, "import", logs, "--db", db)
     assert code == 1
     assert "0.jsonl: " in out
-    assert out.count("  not readable  ") == 3
-    assert "2 more are not readable; --verbose lists them" in out
+    assert out.count("  unreadable  ") == 3
+    assert "2 more unreadable; --verbose lists them" in out
 
 
 @pytest.mark.parametrize("named", ["opencode", "opencode/storage", "opencode/storage/session/p/ses_1.json"])
@@ -121,7 +121,7 @@ def test_files_of_an_early_opencode_are_refused_with_what_to_do(capsys, db, tmp_
     monkeypatch.chdir(tmp_path / "opencode")  # `opencode` is then the program, and any other name a path
     code, out, err = _wk(capsys, "import", tmp_path / named if "/" in named else named, "--db", db)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "start a current OpenCode once, which moves them into its database" in err
+    assert "Start a current OpenCode once to migrate them to its database" in err
 
 
 def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], db: Path) -> None:
@@ -129,7 +129,7 @@ def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str
     assert code == 3
     assert (
         err
-        == "wk: there is no file or folder /no/such/place; give one, or a program: " + err.rpartition(": ")[2]
+        == "wk: no such file or folder: /no/such/place; give a path or a program (" + err.rpartition(" (")[2]
     )
     assert "claude" in err
 

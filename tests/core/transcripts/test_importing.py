@@ -204,12 +204,12 @@ def test_what_is_not_understood_is_kept_counted_and_listed(store, logs):
         ("user", "a message without content"): 1,
         ("?", "a record without a type"): 1,
     }
-    assert report.skipped == {"empty line": 1, "repeats a record that is here already": 1}
+    assert report.skipped == {"empty line": 1, "repeats a stored record": 1}
     assert (report.read, report.waiting, report.lines) == (1, 1, 1 + len(odd))
     kept = store.all("SELECT line, data FROM raw_records ORDER BY line")
     assert kept[:3] == [(2, '{"type":"brand-new","x":1}'), (3, '{"broken":'), (4, "[1]")]
     assert kept[3] == (5, "\\xff\\xfe")
-    assert "1 records read; 7 stored, not shown" in report.line()
+    assert "1 records read; 7 kept but hidden" in report.line()
     assert store.one("SELECT lines, lines_raw, lines_skipped FROM transcript_files") == (len(odd), 7, 2)
 
 
@@ -236,7 +236,7 @@ def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(store, logs, monke
     log.user("y" * 300_000)
     log.user("after it")
     report = store.run(log.write(logs))
-    assert report.raw[("?", "longer than 64 MiB: its beginning is kept")] == 1
+    assert report.raw[("?", "larger than 64 MiB: only its beginning is kept")] == 1
     assert len(store.one("SELECT data FROM raw_records WHERE kind = '?'")) == 1_000
     assert "after it" in store.one("SELECT content FROM messages ORDER BY seq DESC LIMIT 1")
     assert store.run(logs).lines == 0
@@ -277,9 +277,9 @@ def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_
     monkeypatch.setattr(os, "scandir", refuse)
     report = store.run(logs)
     assert report.files == 1
-    assert report.left == {str(shut): "permission denied", str(logs / "nowhere.jsonl"): "a link to nothing"}
+    assert report.left == {str(shut): "permission denied", str(logs / "nowhere.jsonl"): "a broken link"}
     assert [Path(name).name for name in report.unknown] == ["other.jsonl"]
-    assert "1 file not a supported log; 2 not readable" in report.line()
+    assert "1 unsupported file; 2 unreadable" in report.line()
 
 
 def test_a_name_that_is_no_utf8_is_no_obstacle(store: Store, logs: Path) -> None:
@@ -300,12 +300,12 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     log.write(logs)
     report = store.run(path)
     assert (report.deleted, report.lines) == (1, 0)
-    assert "1 log of sessions that were deleted here" in report.line()
+    assert "1 log of deleted sessions" in report.line()
     assert store.one("SELECT deleted_at FROM sessions") == 5
     child = Log(isSidechain=True, agentId="abc")
     child.user("Look", uuid="c0")
     child.write(logs, f"{log.session}/subagents/agent-abc.jsonl")
-    assert store.run(logs).skipped == {"of a session that was deleted here": 1}
+    assert store.run(logs).skipped == {"of a deleted session": 1}
     store.writer.submit(
         lambda group: group.connection.execute("UPDATE sessions SET deleted_at = NULL") and None
     ).result(10)
@@ -327,13 +327,13 @@ def test_a_session_in_which_an_agent_of_a_run_works_is_not_imported_beside_the_r
     other.user("Mine")
     other.write(logs)
     report = store.run(logs)
-    assert report.skipped == {"of a session that an agent of a run here works in": report.lines - 1}
+    assert report.skipped == {"of a session that belongs to a run here": report.lines - 1}
     assert len(report.sessions) == report.read == 1
     assert store.one("SELECT count(*) FROM sessions") == store.one("SELECT count(*) FROM agents") == 1
     assert store.one("SELECT count(*) FROM model_calls") == store.one("SELECT count(*) FROM raw_records") == 0
     log.user("More")
     log.write(logs)
-    assert store.run(path).skipped == {"of a session that an agent of a run here works in": 1}
+    assert store.run(path).skipped == {"of a session that belongs to a run here": 1}
     assert store.one("SELECT count(*) FROM transcript_files WHERE session_id IS NOT NULL") == 1
 
 
@@ -349,7 +349,7 @@ def test_one_log_that_cannot_be_stored_keeps_no_other_out(store, logs, monkeypat
 
     monkeypatch.setattr(SessionImporter, "_load", fail)
     report = store.run(logs)
-    assert report.left == {str(bad): "what it says could not be stored (TypeError: boom)"}
+    assert report.left == {str(bad): "its content could not be stored (TypeError: boom)"}
     assert store.one("SELECT count(*) FROM sessions") == 1
     monkeypatch.undo()
     assert store.run(logs).files == 1

@@ -63,7 +63,7 @@ def test_emptied_tool_results_are_one_compaction_that_elides_them(store: Store, 
     book.database(logs)
     store.run(path)
     rows = store.all("SELECT trigger, reason, messages_removed FROM compactions")
-    assert rows == [("prune", "2 tool results emptied", 0)]
+    assert rows == [("prune", "2 tool results cleared", 0)]
     assert [each[0] for each in json.loads(store.one("SELECT elided FROM views ORDER BY version DESC"))] == [
         3,
         5,

@@ -45,9 +45,7 @@ def test_a_database_that_was_copied_without_its_log_says_what_is_missing(store: 
         copy = logs / "opencode.db"
         copy.write_bytes((logs / "whole.db").read_bytes())
         report = store.run(copy)
-        said = (
-            "it holds no sessions: they may stand in its log, which is to be copied with it (opencode.db-wal)"
-        )
+        said = "it contains no sessions; they may be in its write-ahead log: also copy opencode.db-wal"
         assert (report.unknown, report.left) == ([], {str(copy): said})
     finally:
         whole.close()

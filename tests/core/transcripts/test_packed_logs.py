@@ -93,9 +93,9 @@ def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(store, lo
     said = store.one("SELECT count(*) FROM messages")
     assert 200 < said < 300
     assert (report.read, report.waiting, report.raw.total()) == (said, 1, 0)
-    assert list(report.left.values()) == ["only the beginning of what is packed in it can be read"]
-    assert "1 not readable" in report.line()
-    assert "only the beginning of what is packed in it can be read" in next(iter(report.left.values()))
+    assert list(report.left.values()) == ["only the beginning can be decompressed"]
+    assert "1 unreadable" in report.line()
+    assert "only the beginning can be decompressed" in next(iter(report.left.values()))
     assert store.run(logs).unchanged == 1
     path.write_bytes(whole)  # it was still being written
     report = store.run(logs)
@@ -132,7 +132,7 @@ def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store, logs, monkey
     monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
     _pack(log.write(logs), ".gz", gzip.compress)
     report = store.run(logs)
-    assert "once it is unpacked" in next(iter(report.left.values()))
+    assert "200 times its size" in next(iter(report.left.values()))
 
 
 class _Counted:
@@ -170,11 +170,11 @@ def test_unpacking_stops_at_two_hundred_times_the_packed_size(
     assert most < megabytes << 20
     for read in (lambda: files.open_log(path), lambda: files.read_head(path, 1 << 30)):
         _Counted.taken = 0
-        with pytest.raises(OSError, match="more than 200 times its size"):
+        with pytest.raises(OSError, match="expands to more than 200 times its size"):
             read()
         assert _Counted.taken <= most + 1
     report = store.run(logs)
-    assert list(report.left.values()) == ["more than 200 times its size once it is unpacked"]
+    assert list(report.left.values()) == ["expands to more than 200 times its size"]
     assert store.one("SELECT count(*) FROM sessions") == 0
 
 

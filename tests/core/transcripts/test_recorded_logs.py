@@ -163,7 +163,9 @@ def test_agents_are_the_main_one_and_those_that_calls_started(store, open_store)
     viewer.run(FOLDER / VIEWER)
     records = _records(FOLDER / VIEWER)
     chains = [record for record in records if record.get("isSidechain") and record["parentUuid"] is None]
-    assert viewer.counts()["agents"] == 1 + len(chains) == 6
+    background = viewer.all("SELECT name FROM agents WHERE role = 'background command'")
+    assert len(background) == 3
+    assert viewer.counts()["agents"] - len(background) == 1 + len(chains) == 6
     # Every side chain belongs to its agent: by its prompt, an agent has as many messages as its chain has
     # records.
     owner: dict[str, str] = {}
@@ -175,13 +177,19 @@ def test_agents_are_the_main_one_and_those_that_calls_started(store, open_store)
     prompts = {record["uuid"]: record["message"]["content"] for record in chains}
     assert {
         row[0]: row[1]
-        for row in viewer.all("SELECT current_goal, last_seq FROM agents WHERE parent_agent_id IS NOT NULL")
+        for row in viewer.all(
+            "SELECT current_goal, last_seq FROM agents WHERE parent_agent_id IS NOT NULL AND role <> 'background command'"
+        )
     } == {prompts[uuid]: count for uuid, count in length.items()}
     tasks = {
         block["input"]["prompt"]: block["input"]["description"]
         for block in _blocks(records, "tool_use", "Task")
     }
-    rows = dict(viewer.all("SELECT current_goal, name FROM agents WHERE parent_agent_id IS NOT NULL"))
+    rows = dict(
+        viewer.all(
+            "SELECT current_goal, name FROM agents WHERE parent_agent_id IS NOT NULL AND role <> 'background command'"
+        )
+    )
     assert rows == tasks
 
 

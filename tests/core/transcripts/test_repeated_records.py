@@ -77,11 +77,12 @@ def test_a_fork_in_another_import_is_known_as_one(store: Store, logs: Path) -> N
 
 
 def test_a_line_that_stands_twice_counts_once(store: Store, logs: Path) -> None:
+    """Public reports: Claude Code writes records of a resumed session again, under their ids and times."""
     log = work()
     path = log.write(logs)
     path.write_bytes(b"".join(line + b"\n" + line + b"\n" for line in log.lines))
     report = store.run(path)
-    assert report.skipped["repeats a record that is here already"] == len(log.lines) - 6
+    assert report.skipped["repeats a stored record"] == len(log.lines) - 6
     assert report.lines == 2 * len(log.lines)
     assert store.one("SELECT model_calls, output_tokens FROM sessions") == (6, 120)
     assert store.counts()["tool_calls"] == 6
@@ -118,7 +119,7 @@ def test_what_a_helper_is_given_of_its_agents_context_is_no_second_message(store
     helpers = store.all(
         "SELECT name, role, last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL"
     )
-    assert helpers == [("compact", "compact", 2, 1)]
+    assert helpers == [("compaction", "helper", 2, 1)]
     assert store.one("SELECT count(*) FROM tool_calls") == 6
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.transcripts.conftest import Log, call
 
 from watchkeeper.records.redact import Redactor
-from watchkeeper.records.secret_context import TELLING
+from watchkeeper.records.secret_search import TELLING
 from watchkeeper.records.secret_shapes import any_of, groups_in
 from watchkeeper.transcripts.files import Line
 from watchkeeper.transcripts.reading import search_lines

@@ -68,7 +68,7 @@ def test_it_says_what_it_watches_and_then_tells_agent_tool_and_tokens(watching, 
     lines = _read_until(watching, "turn 2")
     assert lines[0].split()[0] == "session"
     assert lines[0].endswith("claude-code  Mend the cache")
-    assert "is followed (Ctrl+C ends this, not the session)" in lines[1]
+    assert "Ctrl+C stops this command, not the session)" in lines[1]
     assert str(logs) in lines[1]
     (reply,) = [line for line in lines if "turn 1" in line]
     assert "1,003 tok in, 20 out" in reply
@@ -84,7 +84,7 @@ def test_it_says_what_it_watches_and_then_tells_agent_tool_and_tokens(watching, 
     other = Log("0b0b0b0b-1111-4222-8333-444444444444")
     other.user("Something else", timestamp=datetime.now(UTC).isoformat())
     other.write(logs)
-    assert "Something else" in _read_until(watching, "is live as well")[-1]
+    assert "Something else" in _read_until(watching, "is also live")[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -122,11 +122,11 @@ def _followers(parent: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("what", "awaited"),
     [
-        ("claude", "waiting for Claude Code, which creates its log at the first prompt, in "),
-        ("codex", "waiting for Codex, which creates its log at the first prompt, in "),
-        ("opencode", "waiting for OpenCode, which creates its log at the first prompt, in "),
+        ("claude", "waiting for Claude Code: it creates its log at the first prompt, in "),
+        ("codex", "waiting for Codex: it creates its log at the first prompt, in "),
+        ("opencode", "waiting for OpenCode: it creates its log at the first prompt, in "),
         ("later/logs", "later/logs, which does not exist yet"),
-        ("empty", "empty; Ctrl+C ends this"),
+        ("empty", "empty; Ctrl+C to stop"),
     ],
 )  # fmt: skip
 def test_it_waits_for_the_first_session_and_says_what_it_waits_for(

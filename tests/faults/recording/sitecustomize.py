@@ -86,11 +86,12 @@ def watch(module: Any) -> None:
 
 def take_fences_out() -> None:
     """What the checker must find: hosts that write whatever epoch it is."""
-    from watchkeeper.store import postgres, writer
+    from watchkeeper.store import engine, postgres
 
-    writer._FENCE = writer._FENCE.replace("lease_epoch = ?3", "?3 = ?3")
-    for name in ("FENCE", "EXPECTING_FENCE"):
-        setattr(postgres, name, getattr(postgres, name).replace("lease_epoch = ?3", "?3 = ?3"))
+    for owner, name in (
+        (engine.SqliteEngine, "fence"), (postgres.PostgresEngine, "fence"), (postgres, "EXPECTING_FENCE"),
+    ):  # fmt: skip
+        setattr(owner, name, getattr(owner, name).replace("lease_epoch = ?3", "?3 = ?3"))
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from watchkeeper.store.agent_snapshot import ToolCallFacts, ViewFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.outcome import RunEnding, RunOutcome
-from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper.store.projection import AgentFacts
 from watchkeeper_tui.rendering.code import Line
 from watchkeeper_tui.rendering.documents import LineCache, chunks, render_text
 from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
@@ -21,7 +21,7 @@ from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
 from watchkeeper_tui.widgets.rows import PageLine
 
-UNLOGGED_WORDS = "not in the log that was imported"
+UNLOGGED_WORDS = "not in the imported log"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PageContext:
         tell."""
         if self.agent.ended_at is None:
             return f"no {noun} yet"
-        return f"no {noun}: what this agent did is {UNLOGGED_WORDS}" if self.is_unlogged else f"no {noun}"
+        return f"no {noun}: {UNLOGGED_WORDS}" if self.is_unlogged else f"no {noun}"
 
 
 def heading(line_id: str, text: str, note: str = "") -> PageLine:
@@ -109,7 +109,7 @@ def rendered(line_id: str, text: str, width: int, *, indent: int = 0, most: int 
 
 def _marked_as_cut(lines: list[PageLine], indent: int) -> list[PageLine]:
     """The lines, the last of which says that more follows, and how to read it."""
-    return [*lines[:-1], replace(lines[-1], pieces=((" " * indent + "… y copies all of it", "faint"),))]
+    return [*lines[:-1], replace(lines[-1], pieces=((" " * indent + "… y copies the full text", "faint"),))]
 
 
 MOST_OUTCOME_ROWS = 10_000
@@ -130,7 +130,7 @@ def outcome_lines(view: PageContext) -> list[PageLine]:
         lines += [blank("outcome.apart")] if lines else []
         lines += rendered("outcome.text", ending.summary, view.width, most=MOST_OUTCOME_ROWS)
     elif not ending.stopped:
-        lines.append(PageLine("outcome.none", (("the planner wrote no summary", "faint"),)))
+        lines.append(PageLine("outcome.none", (("no summary from the planner", "faint"),)))
     session = view.snapshot.session
     where = f"wk show {session.id if session is not None else ''} --json"
     for title, listed in view.outcome.names("v", where) if view.outcome is not None else ():
@@ -157,7 +157,9 @@ def damage(context: ViewFacts | None) -> list[PageLine]:
     """One line on what of a context cannot be read; none where all of it can."""
     if context is None or not context.damaged:
         return []
-    words = f"! damaged in the database: {', '.join(context.damaged)} of view {context.version}; their content is missing"
+    words = (
+        f"! damaged in the database: {', '.join(context.damaged)} of view {context.version}; content missing"
+    )
     return [PageLine("damage", ((words, "failed"),))]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from watchkeeper.records.text import inbox_payload_words
 from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper.store.imports import imported_from
-from watchkeeper.store.snapshot import AgentFacts, roles_of
+from watchkeeper.store.projection import AgentFacts, roles_of
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext, blank, damage, heading, paragraph, rendered
 from watchkeeper_tui.pages.memory import OBSERVATION_KEY
@@ -27,7 +27,7 @@ def calls_page(view: PageContext) -> list[PageLine]:
     """One line a call; Enter shows all of it."""
     calls = view.detail.calls
     if not calls:
-        return [PageLine("empty", ((view.nothing("model call"), "faint"),))]
+        return [PageLine("empty", ((view.nothing("model calls"), "faint"),))]
     wide = view.width >= 64
     titles = f"  {'turn':>4} {'prompt':>7} {'cached':>6} {'out':>6} {'cost':>8} {'took':>6}" + (
         f" {'TTFT':>6}  stop" if wide else ""
@@ -176,7 +176,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             )
         )
     if not done:
-        lines.append(PageLine("none", ((view.nothing("finished model call"), "faint"),)))
+        lines.append(PageLine("none", ((view.nothing("finished model calls"), "faint"),)))
     return lines
 
 
@@ -218,7 +218,7 @@ def _cost_note(view: PageContext) -> str:
     """In a replay, where no report is read."""
     unpriced = view.agent.unpriced_calls
     if unpriced:
-        return f"  {formatting.plural(unpriced, 'call')} of a model without a known price"
+        return f"  {formatting.plural(unpriced, 'call')} without a known price"
     return "  partly estimated" if view.agent.cost_estimated else ""
 
 
@@ -301,7 +301,7 @@ def _observations(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
         return []
     lines = [
         _section(
-            "observations", "Observations, in place of earlier messages", parts.get("observations", 0), view
+            "observations", "Observations (replace earlier messages)", parts.get("observations", 0), view
         )
     ]
     for each in current.observations:
@@ -315,7 +315,7 @@ def _observations(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
         body = rendered(key, each.text, view.width, indent=4, most=400 if key in view.expanded else 3)
         lines += [PageLine(line.id, line.pieces, key, line.copy) for line in body]
         if key in view.expanded:
-            behind = f"    → the messages behind it, #{each.first_seq}–#{each.last_seq}"
+            behind = f"    → source messages, #{each.first_seq}–#{each.last_seq}"
             lines.append(PageLine(f"{key}.behind", ((behind, "accent"),), f"{OBSERVATION_KEY}{each.id}"))
     return [*lines, blank("observations.end")]
 
@@ -329,11 +329,11 @@ def _pins(view: PageContext) -> list[PageLine | Unit]:
     if current is None or not covered:
         return []
     tokens = sum(block.tokens for block in blocks)
-    lines = [_section("pins", "Pinned messages, behind the observations that cover them", tokens, view)]
+    lines = [_section("pins", "Pinned messages (also covered by observations)", tokens, view)]
     unread = sorted(covered - {block.seq for block in blocks})
     if unread:
         which = ", ".join(f"#{seq}" for seq in unread)
-        lines.append(PageLine("pins.unread", ((f"  … {which} are not loaded", "faint"),)))
+        lines.append(PageLine("pins.unread", ((f"  … {which} not loaded", "faint"),)))
     return [*lines, *_units(view, blocks), blank("pins.end")]
 
 
@@ -341,7 +341,7 @@ def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine | Unit]
     current = view.detail.view
     first = current.verbatim_from if current is not None else 1
     if first is None:
-        return [_section("messages", "No message is verbatim", 0, view), blank("messages.end")]
+        return [_section("messages", "No verbatim messages", 0, view), blank("messages.end")]
     blocks = [block for block in view.detail.transcript if block.seq >= first and block.kind != "live"]
     lines = [
         _section(
@@ -353,7 +353,7 @@ def _messages(view: PageContext, parts: dict[str, int]) -> list[PageLine | Unit]
     ]
     if blocks and blocks[0].seq > first:
         lines.append(
-            PageLine("messages.earlier", ((f"  … #{first}–#{blocks[0].seq - 1} are not loaded", "faint"),))
+            PageLine("messages.earlier", ((f"  … #{first}–#{blocks[0].seq - 1} not loaded", "faint"),))
         )
     return [*lines, *_units(view, blocks), blank("messages.end")]
 
@@ -363,14 +363,14 @@ def _units(view: PageContext, blocks: list[TranscriptBlock]) -> Iterator[Unit]:
     elided = frozenset(current.elided) if current is not None else frozenset()
     for item in items_of(blocks):
         in_part = any(seq in elided for seq in item.seqs)
-        yield from view_units(view, item, "shown to the model in part" if in_part else "")
+        yield from view_units(view, item, "shortened in the prompt" if in_part else "")
 
 
 def _inbox(view: PageContext) -> list[PageLine]:
     waiting = view.detail.inbox
     if not waiting:
         return []
-    lines = [heading("inbox", "Waits to be read", formatting.plural(len(waiting), "note"))]
+    lines = [heading("inbox", "Unread notes", formatting.plural(len(waiting), "note"))]
     for each in waiting:
         text = clip(" ".join(sanitize(inbox_payload_words(each.kind, each.payload)).split()), 400)
         lines.append(

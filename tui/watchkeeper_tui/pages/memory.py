@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from watchkeeper.records.messages import ROOM, compacts_at
 from watchkeeper.store.agent_snapshot import CallFacts, TurnFacts
 from watchkeeper.store.imports import imported_from
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
+from watchkeeper.store.projection import AgentFacts, CompactionFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import UNLOGGED_WORDS, PageContext, blank, damage, heading, outcome_lines, rendered
 from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, wrap
@@ -115,7 +115,7 @@ def _context(view: PageContext) -> list[PageLine]:
     limit, used = agent.context_limit, agent.context_used
     if not used and view.is_unlogged:
         return [
-            PageLine("context.bar", ((f"what its context held is {UNLOGGED_WORDS}", "faint"),)),
+            PageLine("context.bar", ((f"context: {UNLOGGED_WORDS}", "faint"),)),
             blank("context.end"),
         ]
     # Other programs log what the whole prompt took, and not the system prompt and the tools that are in it.
@@ -143,14 +143,14 @@ def _context(view: PageContext) -> list[PageLine]:
         note.append((f"  compaction near {formatting.tokens(mark)}", "muted"))
         note.append(
             (
-                f", {formatting.tokens(left)} to go" if left > 0 else ", due",
+                f", {formatting.tokens(left)} left" if left > 0 else ", due",
                 "muted" if left > 0 else "bar_high",
             )
         )
         at_work = view.snapshot.state is SessionState.LIVE
         seconds = seconds_to_compaction(view.detail.calls, left) if at_work else None
         if seconds is not None:
-            note.append((f"  in about {formatting.duration(seconds)} at this pace", "muted"))
+            note.append((f"  in about {formatting.duration(seconds)} at this rate", "muted"))
     lines += [*_wrapped("context.note", note, view.width), blank("context.end")]
     return lines
 
@@ -220,7 +220,9 @@ def _observations(view: PageContext) -> list[PageLine]:
     if current is None or not current.observations:
         return damage(current)
     verbatim = (
-        f"messages verbatim from #{current.verbatim_from}" if current.verbatim_from else "no message verbatim"
+        f"messages verbatim from #{current.verbatim_from}"
+        if current.verbatim_from
+        else "no verbatim messages"
     )
     lines = [
         *damage(current),
@@ -254,7 +256,7 @@ def _observations(view: PageContext) -> list[PageLine]:
         if len(body) > most:
             lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, each.text))
         if unfolded:
-            behind = f"  → the messages behind it, #{each.first_seq}–#{each.last_seq}"
+            behind = f"  → source messages, #{each.first_seq}–#{each.last_seq}"
             lines.append(PageLine(f"{key}.behind", ((behind, "accent"),), f"{OBSERVATION_KEY}{each.id}"))
     return [*lines, blank("obs.end")]
 
@@ -269,14 +271,14 @@ def _pins(view: PageContext) -> list[PageLine]:
     if current is None or not current.pins:
         return []
     firsts = {block.seq: block for block in reversed(view.detail.transcript)}
-    note = f"{len(current.pins)}, kept as they are; * unpins"
+    note = f"{len(current.pins)}, kept verbatim; * unpins"
     lines = [heading("pinned", "Pinned messages", note)]
     for seq in current.pins:
         block = firsts.get(seq)
         said = next((line for line in block.lines if line.strip()), "") if block is not None else ""
         title = f"{block.title}  " if block is not None else ""
         tokens = f"{formatting.tokens(block.tokens)} tok  " if block is not None and block.tokens else ""
-        part = "shown in part  " if seq in current.elided else ""
+        part = "shortened  " if seq in current.elided else ""
         head = f"#{seq}  {title}{tokens}"
         pieces: tuple[Piece, ...] = (
             ("⚑ ", "kind_pinned"),
@@ -291,8 +293,8 @@ def _pins(view: PageContext) -> list[PageLine]:
 
 def _facts(view: PageContext) -> list[PageLine]:
     facts = [fact for fact in view.detail.facts if _holds(f"{fact.kind} {fact.text}", view.words)]
-    found = f" of {len(view.detail.facts)} with “{sanitize(view.words)}”" if view.words else ""
-    none = "none remembered yet" if view.agent.ended_at is None else "none remembered"
+    found = f" of {len(view.detail.facts)} matching “{sanitize(view.words)}”" if view.words else ""
+    none = "none yet" if view.agent.ended_at is None else "none"
     said = formatting.plural(len(facts), "remembered fact") + found if facts or found else none
     lines = [heading("facts", "Facts", said)]
     for fact in facts:
@@ -349,6 +351,7 @@ STATES = {
     "applied": ("✓", "done", "applied"),
     "rejected": ("✗", "failed", "rejected"),
     "abandoned": ("×", "cancelled", "abandoned"),
+    "skipped": ("-", "muted", "skipped"),
     "undone": ("‹", "paused", "undone"),
 }
 
@@ -375,7 +378,7 @@ def pass_cost(each: CompactionFacts) -> str:
         return formatting.money(each.cost_usd)
     return (
         "unpriced"
-        if _asked_a_model(each) and each.ended_at is not None and each.status != "abandoned"
+        if _asked_a_model(each) and each.ended_at is not None and each.status not in ("abandoned", "skipped")
         else "-"
     )
 
@@ -402,10 +405,13 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     pieces.append((sanitize(each.trigger), "muted"))
     if each.status == "running":
         upto = f" up to #{each.high_water}" if each.high_water else ""
-        return [*pieces, (f" observing{upto}, {formatting.duration(now - each.requested_at)}", "working")]
+        verb = "reflecting" if each.trigger == "reflector" else "observing"
+        return [*pieces, (f" {verb}{upto}, {formatting.duration(now - each.requested_at)}", "working")]
     if is_buffered(each):
         upto = f" up to #{each.high_water}" if each.high_water else ""
-        return [*pieces, (f" buffered{upto}", role), ("  waits until its messages must go", "muted")]
+        return [*pieces, (f" buffered{upto}", role), ("  applied when space is needed", "muted")]
+    if each.status == "applied" and each.trigger in _APPLIED:
+        pieces.append((f" {_APPLIED[each.trigger]}", role))
     if each.status == "undone":
         pieces.append((f" {word}", role))  # before its numbers, which no longer apply and may be cut off
     if each.tokens_before is not None and each.tokens_after is not None:
@@ -427,6 +433,10 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     return pieces
 
 
+_APPLIED = {"observer": "activated", "reflector": "consolidated"}
+"""What happened to the text of an observer or a reflector."""
+
+
 def compactions_page(view: PageContext) -> list[PageLine]:
     """The agent's passes, newest first, then the versions of its view."""
     mine = [each for each in view.snapshot.compactions if each.agent_id == view.agent.id]
@@ -434,11 +444,11 @@ def compactions_page(view: PageContext) -> list[PageLine]:
         heading(
             "passes",
             "Compactions",
-            formatting.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""),
+            f"{len(mine)}" + ("; Enter opens one" if mine else ""),
         )
     ]
     if not mine:
-        by_hand = "; C compacts by hand, and says first what it would do" if view.can_act else ""
+        by_hand = "; C compacts manually, after a preview" if view.can_act else ""
         yet = " yet" if view.agent.ended_at is None else ""
         lines.append(PageLine("none", ((f"none{yet}{by_hand}", "faint"),)))
     for each in mine:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.names import with_role
 from watchkeeper.store.plans import current_step
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts, roles_of
+from watchkeeper.store.projection import AgentFacts, CompactionFacts, TaskFacts, roles_of
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import (
     UNLOGGED_WORDS,
@@ -24,7 +24,7 @@ from watchkeeper_tui.pages import (
     rendered,
 )
 from watchkeeper_tui.sanitize import clip, fit, sanitize
-from watchkeeper_tui.snapshot import Snapshot, agent_condition, lasted, task_condition
+from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition, lasted, task_condition
 from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 DIFF_ROLES = {"+": "done", "-": "failed", "@": "accent"}
@@ -44,13 +44,13 @@ def report_page(view: PageContext) -> list[PageLine]:
         return [
             PageLine(
                 "none",
-                (("reports cover the current session, not a step of a replay", "faint"),),
+                (("reports are not available in a replay", "faint"),),
             )
         ]
     return [
         *outcome_lines(view), *_standing(view), *_asked(view, report), *_result(view, report), *_receipt(view, report),
         *_changes(view, report),
-        *_tasks(view), *_artifacts(view, report), *_tools(view, report), *_bill(view, report),
+        *_tasks(view), *_artifacts(view, report), *_tools(view, report), *_bill(view, report), *_session(view),
     ]  # fmt: skip
 
 
@@ -85,13 +85,35 @@ def _standing(view: PageContext) -> list[PageLine]:
     return [*lines, blank("who.end")]
 
 
+def _session(view: PageContext) -> list[PageLine]:
+    """In the planner's report: the process that drives the session, its pace, and how long compactions blocked agents."""
+    snapshot, session = view.snapshot, view.snapshot.session
+    if session is None or session.planner_agent_id != view.agent.id:
+        return []
+    facts = []
+    if snapshot.host_pid:
+        facts.append(("process", f"pid {snapshot.host_pid}"))
+    if snapshot.state is SessionState.LIVE:
+        facts.append(("events", f"{snapshot.rates.events_per_second:.0f} ev/s"))
+    stalls = [each.stall_seconds for each in snapshot.compactions if each.stall_seconds is not None]
+    if stalls:
+        facts.append(("compactions", f"blocked {max(0.0, sum(stalls)) * 1000:.0f}ms"))
+    if not facts:
+        return []
+    return [
+        heading("session", "Session", sanitize(session.id)),
+        *(PageLine(f"session.{name}", ((f"  {name:<12} ", "muted"), (text, "text"))) for name, text in facts),
+        blank("session.end"),
+    ]
+
+
 def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
     task = view.snapshot.task(view.agent.task_id)
     asked = report.instructions or view.agent.goal
     parent = view.snapshot.agent(view.agent.parent_agent_id)
-    by = f"by {sanitize(parent.label)}" if parent is not None else "by you"
+    by = f"by {sanitize(parent.full_label)}" if parent is not None else "by you"
     if report.inputs:
-        by += f", with {formatting.plural(report.inputs, 'artifact')} of other tasks"
+        by += f", with {formatting.plural(report.inputs, 'artifact')} from other tasks"
     lines = [heading("asked", "Task", by)]
     if task is not None and task.title and task.title != asked:
         lines.append(
@@ -151,9 +173,9 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
         why = (
             (task.error if task is not None and task.assigned_agent == agent.id else None)
             or agent.status_reason
-            or "no reason"
+            or "no reason given"
         )
-        return [heading("result", "Result", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2),
+        return [heading("result", "Result", "none"), *paragraph("result.why", why, view.width, role="failed", indent=2),
                 blank("result.end")]  # fmt: skip
     if agent.task_id is None:
         text = next(
@@ -162,11 +184,11 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
         if not text or agent.ended_at is None or view.ending is not None:
             return []
         return [
-            heading("result", "Last words"),
+            heading("result", "Last message"),
             *_folding(view, "result.text", text, folded=12),
             blank("result.end"),
         ]
-    note = "nothing yet" if agent.ended_at is None else "nothing: another attempt has the task now"
+    note = "none yet" if agent.ended_at is None else "none: another attempt took over the task"
     return [heading("result", "Result", note), blank("result.end")]
 
 
@@ -210,7 +232,7 @@ def _task(view: PageContext, task: TaskFacts) -> PageLine:
     room = (
         max(12, min(40, view.width // 3)) if text or worker is not None else max(12, min(80, view.width - 18))
     )
-    name = fit(sanitize(task.label), room)
+    name = fit(sanitize(with_role(task.label, task.role)), room)
     outcome = clip(" ".join(sanitize(text or condition.word).split()), 200)
     pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (name, "text")]
     if task.attempt > 1:
@@ -225,18 +247,18 @@ def artifacts_page(view: PageContext) -> list[PageLine]:
     """What the agent saved, the last first, and the way to what the others saved."""
     report = view.detail.report
     if report is None:
-        return [PageLine("none", (("a replay does not show artifacts", "faint"),))]
+        return [PageLine("none", (("artifacts are not available in a replay", "faint"),))]
     made = [each for each in reversed(report.artifacts) if each.kind != "result"]
     lines = [heading("artifacts", "Artifacts", "Enter opens one")] if made else []
     for number, each in enumerate(made):
-        size = formatting.plural(each.size, "byte") if each.size is not None else "its content was deleted"
+        size = formatting.plural(each.size, "byte") if each.size is not None else "content deleted"
         again = f"  saved {each.versions} times" if each.versions > 1 else ""
         when = formatting.time_of_day(each.created_at)
         name = clip(sanitize(each.name), max(12, view.width - 40))
         pieces = ((f"  {name}", "text"), (f"  {size}  {when}{again}", "muted"))
         lines.append(PageLine(f"artifact.{number}", pieces, f"{ARTIFACT_KEY}{each.digest}", each.name))
     if not made:
-        lines.append(PageLine("empty", ((view.nothing("artifact"), "faint"),)))
+        lines.append(PageLine("empty", ((view.nothing("artifacts"), "faint"),)))
     every = (("v", "key"), (" all artifacts of the session", "muted"))
     return [*lines, blank("artifacts.end"), PageLine("artifacts.all", every, ARTIFACT_KEY)]
 
@@ -247,7 +269,7 @@ def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
         return [heading("artifacts", "Artifacts", "none"), blank("artifacts.end")]
     lines = [heading("artifacts", "Artifacts", f"{len(made)}; Enter opens one")]
     for number, each in enumerate(made):
-        size = f"{each.size:,} bytes" if each.size is not None else "its content was deleted"
+        size = f"{each.size:,} bytes" if each.size is not None else "content deleted"
         kind = f"  {sanitize(each.kind)}" if each.kind != "artifact" else ""
         again = f"  saved {each.versions} times" if each.versions > 1 else ""
         name = clip(sanitize(each.name), max(12, view.width - 30))
@@ -274,7 +296,7 @@ def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
             (f"{formatting.duration(each.seconds):>8}", "muted"),
         ]
         if each.running:
-            pieces.append((f"  {each.running} open", "working"))
+            pieces.append((f"  {each.running} running", "working"))
         lines.append(PageLine(f"tool.{number}", tuple(pieces)))
     return [*lines, blank("tools.end")]
 
@@ -301,7 +323,7 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
         (
             "calls",
             [
-                (f"{agent.model_calls:,} to models", "text"),
+                (f"{agent.model_calls:,} model calls", "text"),
                 (f"  {agent.errors:,} failed", "failed" if agent.errors else "muted"),
                 (
                     f"  {formatting.plural(agent.retries, 'retry', 'retries')}",
@@ -329,7 +351,7 @@ def usage_label(report: ReportFacts) -> Piece:
     """Whether the token counts are exact."""
     estimated = report.estimated_usage
     if not report.calls:
-        return ("  no call", "faint")
+        return ("  no calls", "faint")
     if not estimated:
         return EXACT
     partly = "" if estimated == report.calls else "partly "
@@ -341,14 +363,14 @@ def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
     of = formatting.plural(report.calls, "call")
     pieces: list[Piece] = []
     if report.unpriced and agent.cost_usd is not None:
-        pieces.append((f"  at least: {report.unpriced:,} of {of} unpriced", "retrying"))
+        pieces.append((f"  minimum: {report.unpriced:,} of {of} unpriced", "retrying"))
     elif agent.cost_usd is None and report.unpriced:
-        pieces.append((f"  no price is known for {of}", "retrying"))
+        pieces.append((f"  price unknown for {of}", "retrying"))
     doubtful = max(report.estimated_price, report.estimated_usage)
     if agent.cost_usd is not None and doubtful:
         partly = "" if doubtful == report.calls else "partly "
         pieces.append((f"  {partly}estimated ({doubtful:,} of {of})", "retrying"))
-    return pieces or [EXACT if report.calls else ("  no call", "muted")]
+    return pieces or [EXACT if report.calls else ("  no calls", "muted")]
 
 
 def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Piece]:
@@ -379,9 +401,9 @@ _MOST_NAMED = 12
 def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
     """Why the task has no agent, in a few words."""
     if task.status in ("pending", "stale"):
-        return "this task has not been given to an agent yet"
+        return "not assigned to an agent yet"
     if task.status == "dropped":
-        return "this task was dropped from the plan; no agent had it"
+        return "dropped from the plan before an agent started"
     keeper = snapshot.agent(task.plan_id) or snapshot.agent(
         snapshot.session.planner_agent_id if snapshot.session else None
     )
@@ -393,7 +415,7 @@ def task_summary(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list
     """Two lines: why the task has no agent, and when its status changed."""
     began = task.started_at
     times: list[Piece] = [
-        ("listed " if began is None else "started ", "muted"),
+        ("added " if began is None else "started ", "muted"),
         (formatting.moment(began or task.created_at), "text"),
     ]
     if task.ended_at is not None:
@@ -412,7 +434,7 @@ def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]
     lines += _needs(snapshot, task)
     for name, text, role in (
         ("Result", task.result, "text"),
-        ("Why", task.error or task.status_reason, "failed"),
+        ("Reason", task.error or task.status_reason, "failed"),
     ):
         if text:
             key = f"task.{name}.text"
@@ -432,11 +454,11 @@ def _role(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
         return []
     text = f"{role.role} ({role.source}) on {role.model}"
     if task.model and task.model != role.model:
-        text += f"; the planner asks for {task.model}"
+        text += f"; the planner requests {task.model}"
     if role.effort_text:
         text += f", effort {role.effort_text}"
     if role.unconfirmed:
-        text += f"; the workspace asks for {role.unconfirmed}, which costs more and was not allowed"
+        text += f"; the workspace requests {role.unconfirmed} (more expensive, not allowed)"
     body = paragraph("task.role.text", text, width, indent=2)
     return [blank("task.role.gap"), heading("task.role", "Role"), *body]
 
@@ -447,7 +469,7 @@ def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:
         return []
     needed = [each for task_id in task.depends_on if (each := snapshot.task(task_id)) is not None]
     done = sum(1 for each in needed if each.status == "done")
-    lines = [blank("task.needs.gap"), heading("task.needs", "Waits for", f"{done} of {len(needed)} done")]
+    lines = [blank("task.needs.gap"), heading("task.needs", "Depends on", f"{done} of {len(needed)} done")]
     for each in needed[:_MOST_NAMED]:
         condition = task_condition(each)
         lines.append(

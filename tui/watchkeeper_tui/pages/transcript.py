@@ -112,15 +112,13 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
     lines: list[PageLine | Unit] = []
     compacted = _boundary(view)
     if view.detail.first_seq > 1:
-        lines.append(
-            PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} are earlier", "faint"),))
-        )
+        lines.append(PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} earlier", "faint"),)))
     words = view.words.casefold()
     found = not words
     for item in items_of(view.detail.transcript):
         found = found or item.holds(words)
         if compacted is not None and max(item.seqs) >= compacted:
-            rule = f"── from #{compacted} verbatim in the context; above replaced by observations, Enter shows how "
+            rule = f"── from #{compacted} verbatim; earlier messages replaced by observations; Enter opens "
             line = (clip(rule, view.width).ljust(view.width, "─"), "compaction")
             lines.append(PageLine(BOUNDARY, (line,), _pass_key(view)))
             compacted = None
@@ -138,8 +136,8 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
                 PageLine(f"call.{sanitize(call.tool_use_id)}", tuple(clip_pieces(pieces, view.width)))
             )
     if not found:
-        return [PageLine("empty", (("nothing found", "faint"),))]
-    return lines or [PageLine("empty", ((view.nothing("message"), "faint"),))]
+        return [PageLine("empty", (("no matches", "faint"),))]
+    return lines or [PageLine("empty", ((view.nothing("messages"), "faint"),))]
 
 
 def view_units(view: PageContext, item: Item, note: str = "") -> list[Unit]:
@@ -195,13 +193,13 @@ def items_of(blocks: Iterable[TranscriptBlock]) -> list[Item]:
 
 JUMPS: dict[str, tuple[str, Callable[[Item], bool]]] = {
     "error": (
-        "failed call",
+        "failed calls",
         lambda item: any(
             block.kind == "tool_error" for block in (item.block, item.result) if block is not None
         ),
     ),
-    "prompt": ("further words of the user", lambda item: item.block.kind == "user"),
-    "message": ("message", lambda item: item.block.kind != "live"),
+    "prompt": ("other user messages", lambda item: item.block.kind == "user"),
+    "message": ("messages", lambda item: item.block.kind != "live"),
 }
 """What can be gone to in a transcript: what it is called, and which items are such."""
 
@@ -480,7 +478,7 @@ def _head(item: Item, state: ItemState, parts: Sequence[_Part]) -> Line:
         end.append((f"  {formatting.time_of_day(block.at)}", "faint"))
     title = block.title or block.kind
     if block.kind == "live" and state.is_stopped:
-        title = "was writing when the background process stopped"
+        title = "interrupted: the background process stopped"
     start: list[Piece] = [(f"{glyph} ", role), (title, role)]
     if block.kind == "tool_use":
         subject = " ".join(sanitize(_subject(block.arguments)[:2_000]).split())

@@ -17,8 +17,9 @@ from watchkeeper.store.commands import Grant, load_grants, question_from_text
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.snapshot import ApprovalFacts
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import BY_ID, Action, Request, Target
+from watchkeeper_tui.actions import BY_ID, Action
 from watchkeeper_tui.control import MOST_SENT, PromptPreview, Sent
+from watchkeeper_tui.requests import Request, Target
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -50,13 +51,16 @@ class ActingScreen(WatchScreen):
         """Who is meant now."""
         raise NotImplementedError
 
-    def action_act(self, name: str) -> None:
-        self.act(name)
+    def why_not(self, action: Action) -> str:
+        return action.not_now(self.target)
+
+    def action_act(self, name: str, text: str = "") -> None:
+        self.act(name, text)
 
     def act(self, name: str, text: str = "") -> None:
         """Begin an action: refuse it with the reason, ask for its text, preview it, or do it."""
         action, target = BY_ID[name], self.target
-        reason = action.why_not(target)
+        reason = self.why_not(action)
         if reason:
             self.say(f"{action.label}: {reason}", "muted")
         elif action.has_form:
@@ -83,7 +87,7 @@ class ActingScreen(WatchScreen):
         elif text.strip():
             self._preview(action, target, text)
         else:
-            self.say("nothing was typed, so nothing was done", "muted")
+            self.say("no input; nothing done", "muted")
 
     def _typed_budget(self, action: Action, target: Target, text: str) -> None:
         """Refuse a limit that is not more than what is used as soon as it is entered; `+2` becomes an
@@ -129,9 +133,9 @@ class ActingScreen(WatchScreen):
         use = uses[0]
         example = f"+{budgets.plain_amount(use.shortfall, use.budget.kind)}"
         question: list[list[Piece]] = [
-            [("A budget is used up, so the run was not resumed.", "strong")],
+            [("The run was not resumed: a budget is used up.", "strong")],
             [(clip(sanitize(use.describe()), 300), "waiting")],
-            [(f"New limit: {example}, or an amount", "text"), ("   empty: stay paused", "muted")],
+            [(f"New limit: {example}, or an amount", "text"), ("   empty = stay paused", "muted")],
         ]
         if refused:
             question[0] = [(clip(sanitize(refused), 300), "failed")]
@@ -173,7 +177,7 @@ class ActingScreen(WatchScreen):
     def _start_host(self, session_id: str, about: str) -> Sent:
         """In a worker thread: start a host, and wait until it runs the session."""
         pid = self.watch_app.control.start_host(session_id, resume=True, once=None)
-        said = f"background process started (pid {pid})" if pid else "another process already runs it"
+        said = f"background process started (pid {pid})" if pid else "already running in another process"
         return Sent(None, about, self.watch_app.now(), said)
 
     def _preview(self, action: Action, target: Target, text: str, *, again: bool = False) -> None:
@@ -267,7 +271,7 @@ class ActingScreen(WatchScreen):
 
     def _instructions(self, action: Action, target: Target) -> None:
         question: list[list[Piece]] = [
-            [(f"Compact {target.names}: what should be kept or dropped?", "strong")]
+            [(f"Compact {target.names}: what should the summary keep or drop?", "strong")]
         ]
         self.prompt.ask_line(
             question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True
@@ -334,17 +338,17 @@ class ActingScreen(WatchScreen):
             return
         live = [grant for grant in result if isinstance(grant, Grant) and grant.is_live]
         if not live:
-            self.say("no grants: every question is asked", "muted")
+            self.say("no standing approvals", "muted")
             return
-        lines: list[list[Piece]] = [[("Allowed in this run without a question", "strong")]]
+        lines: list[list[Piece]] = [[("Standing approvals of this run", "strong")]]
         lines += [
             [(f"{grant.id:>4}  ", "key"), (clip(sanitize(reveal(grant.subject)), 200), "text"),
              (f"  by {clip(sanitize(grant.granted_by), 40)}", "muted")]
             for grant in live[-12:]
         ]  # fmt: skip
         if len(live) > 12:
-            lines.append([(f"      and {len(live) - 12} older ones; `wk grants` lists all", "muted")])
-        lines.append([("The number of the one to revoke", "strong")])
+            lines.append([(f"      and {len(live) - 12} older; `wk approve --grants` lists all", "muted")])
+        lines.append([("Number of the approval to revoke", "strong")])
         self.prompt.ask_line(
             lines,
             lambda text: self.act("revoke", text) if text.strip() else None,
@@ -462,7 +466,7 @@ class ActingScreen(WatchScreen):
             [
                 [
                     ("The run continues without this dashboard.", "strong"),
-                    (f"  {formatting.plural(running, 'agent')} working; `wk watch` attaches again.", "muted"),
+                    (f"  {formatting.plural(running, 'agent')} working; `wk watch` reattaches.", "muted"),
                 ],
                 [
                     ("l", "key"),
@@ -470,7 +474,7 @@ class ActingScreen(WatchScreen):
                     ("↵", "key"),
                     (" detach   ", "text"),
                     ("p", "key"),
-                    (" pause it, then leave   ", "text"),
+                    (" pause the run and quit   ", "text"),
                     ("esc", "key"),
                     (" cancel", "text"),
                 ],

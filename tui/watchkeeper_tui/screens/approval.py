@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import TextArea
 
 from watchkeeper.records.states import ApprovalStatus
@@ -35,8 +35,9 @@ from watchkeeper.store.commands import (
 )
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import Request
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.rendering.code import Line, code_lines, row_ends, slice_pieces
+from watchkeeper_tui.requests import Request
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
@@ -89,21 +90,21 @@ class QuestionView(RowView[Row]):
         return top, min(len(self.rows), top + max(1, self.scrollable_content_region.height))
 
 
+_AT_A_CONFLICT = {
+    "approval.approve": "The planner resolves it",
+    "approval.deny": "Cancel the merge",
+    "approval.reason": "Cancel with reason",
+}
+_ONLY_SOME = frozenset({"approval.always", "approval.edit", "approval.ours", "approval.theirs"})
+"""Answers that not every question has."""
+
+
 class ApprovalScreen(WatchScreen):
     """`y` once, `a` always, `e` edit, `n` deny, `r` deny with a reason, Esc later; at the conflict of a merge `o` and `t`
     keep one side, and `y` leaves it to the planner."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "approve", "Approve once", show=False, id="approval.approve"),
-        Binding("a", "always", "Approve always", show=False, id="approval.always"),
-        Binding("e", "edit", "Edit", show=False, id="approval.edit"),
-        Binding("o", "keep('ours')", "Keep ours", show=False, id="approval.ours"),
-        Binding("t", "keep('theirs')", "Keep theirs", show=False, id="approval.theirs"),
-        Binding("n", "deny", "Deny", show=False, id="approval.deny"),
-        Binding("r", "deny_with_reason", "Deny with a reason", show=False, id="approval.reason"),
-        Binding("ctrl+s", "edited", "Use the edit", show=False, id="approval.edited", priority=True),
-        Binding("escape", "back", "Later", show=False, id="approval.back"),
-    ]
+    SCOPE = "approval"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("approval")
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class ApprovalScreen(WatchScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self._draw_keys()
+        self.show_keys()
         self.lay_out()
         self._read(self._arrived)
 
@@ -178,7 +179,7 @@ class ApprovalScreen(WatchScreen):
         elif self._edited is None:
             self._question = result
         self.call_after_refresh(self.moved)
-        self._draw_keys()
+        self.show_keys()
 
     # Drawing.
 
@@ -196,7 +197,7 @@ class ApprovalScreen(WatchScreen):
         if sum(len(section.text) for section in question.sections) <= AT_ONCE:
             self._show_rows(wanted, list(question_rows(question, width)))
             return
-        self.view.set_rows((Row(0, (("laying out …", "muted"),)),))
+        self.view.set_rows((Row(0, (("formatting …", "muted"),)),))
         self.run_worker(
             lambda: self.app.call_from_thread(self._show_rows, wanted, list(question_rows(question, width))),
             thread=True,
@@ -248,7 +249,7 @@ class ApprovalScreen(WatchScreen):
     @property
     def _is_waiting_for_rows(self) -> bool:
         rows = self.view.rows
-        return len(rows) == 1 and rows[0].pieces[0][0] == "laying out …"
+        return len(rows) == 1 and rows[0].pieces[0][0] == "formatting …"
 
     def _describe(self) -> None:
         notice = self.notice(self.watch_app.now())
@@ -259,18 +260,18 @@ class ApprovalScreen(WatchScreen):
         if self.has_class("-editing"):
             pieces: list[Piece] = [
                 ("ctrl+s", "key"),
-                (" shows the edit, ", "text"),
+                (" reviews the edit, ", "text"),
                 ("esc", "key"),
-                (" drops it", "text"),
+                (" discards it", "text"),
             ]
         elif self._question is None or self._is_waiting_for_rows:
-            pieces = [("reading the question …", "muted")]
+            pieces = [("loading the question …", "muted")]
         elif not self._is_settled:
-            pieces = [("the next question", "waiting")]
+            pieces = [("next question", "waiting")]
         elif self._end_seen:
             first, last = self.view.shown
             where = (
-                "all of it is shown"
+                "end of request"
                 if (first, last) == (0, rows)
                 else f"rows {first + 1:,} to {last:,} of {rows:,}"
             )
@@ -282,33 +283,33 @@ class ApprovalScreen(WatchScreen):
                 if self.size.width >= CRAMPED[0]
                 else f"{last:,} of {rows:,}"
             )
-            pieces = [(where, "waiting"), ("; scroll to the end before ", "text"), ("y", "key")]
+            pieces = [(where, "waiting"), ("; scroll to the end, then ", "text"), ("y", "key")]
         self.query_one(StatusLine).pieces = tuple(pieces)
 
-    def _draw_keys(self) -> None:
-        hints = [
-            KeyHint("y", "Approve once", "approve"),
-            KeyHint("a", "Always", "always"),
-            KeyHint("e", "Edit", "edit"),
-            KeyHint("n", "Deny", "deny"),
-            KeyHint("r", "Deny, say why", "deny_with_reason"),
-            KeyHint("esc", "Later", "back"),
-            KeyHint("?", "Help", "help"),
-        ]
-        if self.app.size.width < CRAMPED[0] or self.app.size.height < CRAMPED[1]:
-            hints = [*hints[1:], hints[0]]  # the last one is shown alone
+    def label_of(self, action: Action) -> str:
+        conflict = self._question is not None and self._question.cause == CONFLICT
+        return (_AT_A_CONFLICT.get(action.id, "") if conflict else "") or super().label_of(action)
+
+    def why_not(self, action: Action) -> str:
         question = self._question
-        if question is not None and question.cause == CONFLICT:
-            sides = [KeyHint("o", "Keep ours", "keep('ours')"), KeyHint("t", "Keep theirs", "keep('theirs')")]
-            named = {"y": "The planner resolves it", "n": "Cancel the merge", "r": "Cancel, say why"}
-            hints = [
-                *(sides if question.allows_sides else ()),
-                *(replace(one, label=named.get(one.key, one.label)) for one in hints if one.key not in "ae"),
-            ]
-        self.show_keys(hints)
+        if question is None or action.id not in _ONLY_SOME:
+            return ""
+        conflict = question.cause == CONFLICT
+        is_side = action.id in ("approval.ours", "approval.theirs")
+        return (
+            ""
+            if (conflict and question.allows_sides if is_side else not conflict)
+            else "not available for this question"
+        )
+
+    def footer_actions(self) -> Sequence[Action]:
+        actions = super().footer_actions()
+        if self.app.size.width < CRAMPED[0] or self.app.size.height < CRAMPED[1]:
+            actions = [*actions[1:], actions[0]]  # the last one is shown alone
+        return actions
 
     def on_resize(self, event: events.Resize) -> None:
-        self._draw_keys()
+        self.show_keys()
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         waits = any(each.id == self._approval_id for each in snapshot.approvals)
@@ -351,7 +352,7 @@ class ApprovalScreen(WatchScreen):
     def _may_answer(self) -> bool:
         """Whether a key can be meant for this question; says so where it cannot."""
         if not self._is_settled:
-            self.say("this is the next question: read it first", "waiting", seconds=2)
+            self.say("this is a new question; read it first", "waiting", seconds=2)
         return self._is_settled
 
     def _may_approve(self) -> bool:
@@ -359,11 +360,11 @@ class ApprovalScreen(WatchScreen):
         if not self._may_answer():
             return False
         if self._question is None or self._is_waiting_for_rows:
-            self.say("the question is still being read", "waiting", seconds=3)
+            self.say("the question is still loading", "waiting", seconds=3)
             return False
         self.moved()
         if not self._end_seen:
-            self.say("scroll to the end first: it does not fit (End goes there)", "waiting", seconds=4)
+            self.say("scroll to the end first (End key)", "waiting", seconds=4)
             return False
         return True
 
@@ -406,22 +407,27 @@ class ApprovalScreen(WatchScreen):
         if question is None or not self._may_approve():
             return
         if not question.allows_always:
-            repeats = "this call repeats itself: it can be approved once, not always"
+            repeats = "repeated calls can be approved only once, not always"
             once = (
-                "a write to this file is approved once, not always" if question.cause == GUARDED else repeats
+                "writes to this file can be approved only once, not always"
+                if question.cause == GUARDED
+                else repeats
             )
-            self.say("a conflict is answered once" if question.cause == CONFLICT else once, "waiting")
+            self.say(
+                "a merge conflict can be answered only once" if question.cause == CONFLICT else once,
+                "waiting",
+            )
             return
         tool = clip(sanitize(question.tool), 40)
         lines: list[list[Piece]] = [
-            [("Approve this call, and from now on in this run without a question:", "strong")],
-            [("t", "key"), (f" every call of {tool}   ", "text")],
+            [("Approve this call. For the rest of the run, also approve:", "strong")],
+            [("t", "key"), (f" every {tool} call   ", "text")],
         ]
         keys: dict[str, Callable[[], None]] = {
             "t": lambda: self._send("approve", self._about("always allow"), scope="tool")
         }
         if question.tool == "bash":
-            lines[-1] += [("p", "key"), (" the commands of a pattern   ", "text")]
+            lines[-1] += [("p", "key"), (" commands that match a pattern   ", "text")]
             suggested = question.suggested_pattern
             keys["p"] = lambda: self._ask_pattern(suggested)
         lines[-1] += [("esc", "key"), (" back", "text")]
@@ -429,12 +435,12 @@ class ApprovalScreen(WatchScreen):
 
     def _ask_pattern(self, value: str, refused: str = "") -> None:
         """Ask for a pattern. `refused`: why `value` is none; it can be corrected, and no letter of it is an answer."""
-        what = "The words of a command, or of several with | between; * as a last word matches any further arguments"
+        what = "A command, or several separated by |. A final * matches any further arguments."
         question: list[list[Piece]] = [
             [(refused, "failed") if refused else (what, "strong")],
             [
                 (
-                    "It never matches other operators, redirections or substitutions, and runs without a shell.",
+                    "Other operators, redirections and substitutions never match. Commands run without a shell.",
                     "muted",
                 )
             ],
@@ -484,8 +490,8 @@ class ApprovalScreen(WatchScreen):
         area.load_text(question.editable)
         self.add_class("-editing")
         self.query_one(KeyLine).asked = (
-            KeyHint("ctrl+s", "Show the edit", "edited"),
-            KeyHint("esc", "Drop it", "back"),
+            KeyHint("ctrl+s", "Review the edit", "edited"),
+            KeyHint("esc", "Discard", "back"),
         )
         self.set_focus(area)
         self._describe()
@@ -501,7 +507,7 @@ class ApprovalScreen(WatchScreen):
             return
         self._stop_editing()
         if arguments == question.arguments:
-            self.say("nothing was changed", "muted")
+            self.say("no changes", "muted")
             return
         self._edited = arguments
         path, root = Path(self.watch_app.database_path), question.root
@@ -517,7 +523,7 @@ class ApprovalScreen(WatchScreen):
                 self._question = replace(question, arguments=arguments, sections=shown, digest=digest)
                 self._end_seen = False
                 self.lay_out()
-                self.say("this is what y would run now", "accent")
+                self.say("y runs this edited input", "accent")
 
         self.ask_reader(sections, arrived)
         self._question = None  # what was shown is not what would run
@@ -534,30 +540,10 @@ class ApprovalScreen(WatchScreen):
             self._stop_editing()
             self._describe()
         else:
-            self._leave("the question stays open; a answers it", "muted", seconds=3)
+            self._leave("the question is still pending; press a to answer it", "muted", seconds=3)
 
     def action_leave(self) -> None:
         self.action_back()
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Question",
-                [
-                    ("y", "approve this call once; scroll to its last row first"),
-                    ("a", "approve, and allow the tool or a pattern of commands in this run"),
-                    ("e", "edit the input; ctrl+s shows the edit, then y runs it"),
-                    ("n", "deny"),
-                    ("r", "deny, with a reason sent to the agent"),
-                    (
-                        "o t",
-                        "at the conflict of a merge: keep your branch's side, or the task's; y: the planner resolves it",
-                    ),
-                    ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
-                    ("esc", "leave the question waiting, and those after it"),
-                ],
-            )
-        ]
 
 
 def question_rows(question: Question, width: int) -> Iterator[Row]:
@@ -585,7 +571,7 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
 
     yield ((reveal(question.headline).replace("\n", " "), "waiting"),)
     if question.cause != EXTERNAL:
-        yield from named("task", question.described_task or "none: it is the planner")
+        yield from named("task", question.described_task or "none (planner)")
     yield from named("folder", question.folder)
     if question.folder != question.workspace:
         yield from named("", f"in the workspace {question.workspace}", "muted")

@@ -17,17 +17,18 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widget import Widget
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.artifacts import get, ref_of
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.rendering.documents import LineCache, artifact_units, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import ReadingScreen
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint
+from watchkeeper_tui.widgets.bars import CRAMPED
 from watchkeeper_tui.widgets.rows import Cell, Column, PageView, Piece, RowView, set_title
 
 MOST_BYTES = 2_000_000
@@ -57,7 +58,7 @@ class ArtifactList(RowView[ArtifactFacts]):
         return (
             ((sanitize(row.name), "text"), (again, "muted")),
             ((size, "muted"),),
-            ((sanitize(agent.label) if agent is not None else sanitize(row.agent_id or ""), "muted"),),
+            ((sanitize(agent.full_label) if agent is not None else sanitize(row.agent_id or ""), "muted"),),
             ((formatting.when(row.created_at, self.watch_app.now()), "muted"),),
         )
 
@@ -70,17 +71,8 @@ class ArtifactsScreen(ReadingScreen):
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-low"), (20, "-roomy")]  # noqa: RUF012
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab,shift+tab", "other", "List or artifact", show=False, id="artifacts.other"),
-        Binding("n", "step(1)", "Next", show=False, id="artifacts.next"),
-        Binding("N", "step(-1)", "Previous", show=False, id="artifacts.previous"),
-        Binding("t", "text", "As text", show=False, id="artifacts.text"),
-        Binding("y", "copy", "Copy", show=False, id="artifacts.copy"),
-        Binding("s", "save", "Save", show=False, id="artifacts.save"),
-        Binding("p", "pager", "Pager", show=False, id="artifacts.pager"),
-        Binding("e", "editor", "Editor", show=False, id="artifacts.editor"),
-        Binding("escape", "back", "Back", show=False, id="artifacts.back"),
-    ]
+    SCOPE = "artifacts"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("artifacts")
 
     def __init__(self, session_id: str, digest: str = "") -> None:
         """`digest`: the artifact to show first; empty for the last saved."""
@@ -134,7 +126,7 @@ class ArtifactsScreen(ReadingScreen):
 
         def arrived(data: bytes | None) -> None:
             if artifact is self._shown and data is None:
-                self.say("! its text was deleted", "failed", seconds=12)
+                self.say("! the content of this artifact was deleted", "failed", seconds=12)
             elif artifact is self._shown:
                 self._data = data
                 self.redraw()
@@ -167,25 +159,18 @@ class ArtifactsScreen(ReadingScreen):
         if data is not None:
             pieces.append((f"  {formatting.plural(len(data), 'byte')}", "muted"))
             if len(data) > MOST_BYTES:
-                pieces.append((f"  the first {MOST_BYTES:,} are shown", "waiting"))
+                pieces.append((f"  first {MOST_BYTES:,} bytes shown", "waiting"))
         else:
-            pieces.append(("  reading …", "muted"))
+            pieces.append(("  loading …", "muted"))
         if self._as_text:
-            pieces.append(("  as text", "accent"))
+            pieces.append(("  raw text", "accent"))
         return self.page, pieces
 
-    def keys(self) -> Sequence[KeyHint]:
-        if self._shown is None:
-            return ()
-        return (
-            KeyHint("n N", "Next, previous", "step(1)"),
-            KeyHint("↵", "Fold", "open"),
-            KeyHint("t", "Rendered" if self._as_text else "As text", "text"),
-            KeyHint("y", "Copy", "copy"),
-            KeyHint("s", "Save", "save"),
-            KeyHint("p", "Pager", "pager"),
-            KeyHint("e", "Editor", "editor"),
-        )
+    def label_of(self, action: Action) -> str:
+        return "Rendered" if action.id == "artifacts.text" and self._as_text else super().label_of(action)
+
+    def why_not(self, action: Action) -> str:
+        return "no artifact is open" if self._shown is None and action.id not in ("back", "help") else ""
 
     def on_page_view_resized(self, event: PageView.Resized) -> None:
         event.stop()
@@ -215,7 +200,7 @@ class ArtifactsScreen(ReadingScreen):
         self.set_class(to_list, "-listing")
         (self.listed if to_list else self.page).focus()
 
-    def action_step(self, step: int) -> None:
+    def action_next(self, step: int) -> None:
         self.listed.action_move(step)
 
     def action_text(self) -> None:
@@ -230,7 +215,7 @@ class ArtifactsScreen(ReadingScreen):
         if self._data is None:
             return
         if b"\x00" in self._data[:8_000]:
-            self.say("it is not text; s saves it", "waiting")
+            self.say("not a text file; s saves it", "waiting")
             return
         text = self._data.decode("utf-8", "replace")
         self.watch_app.copy_text(text)
@@ -256,18 +241,18 @@ class ArtifactsScreen(ReadingScreen):
             try:
                 path.write_bytes(data)
             except OSError as error:
-                self.say(f"✗ not saved: {self.trouble(error)}", "failed", seconds=12)
+                self.say(f"✗ save failed: {self.trouble(error)}", "failed", seconds=12)
             else:
                 self.say(f"✓ saved {sanitize(str(path))}  {len(data):,} bytes", "done", seconds=12)
 
         if path.exists():
-            self.confirm([f"{clip(sanitize(str(path)), 100)} exists: replace it?"], write)
+            self.confirm([f"{clip(sanitize(str(path)), 100)} exists. Replace it?"], write)
         else:
             write()
 
     def action_pager(self) -> None:
         if self._data is not None and b"\x00" in self._data[:8_000]:
-            self.say("it is not text; s saves it", "waiting")
+            self.say("not a text file; s saves it", "waiting")
         elif self._data is not None:
             text = sanitize_text(self._data.decode("utf-8", "replace"))
             self._run(os.environ.get("PAGER") or "less", text.encode())
@@ -275,13 +260,13 @@ class ArtifactsScreen(ReadingScreen):
     def action_editor(self) -> None:
         if self._data is not None:
             self._run(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi", self._data)
-            self.say("the artifact stays as it was saved; s saves a copy", "muted")
+            self.say("edits do not change the artifact; s saves a copy", "muted")
 
     def _run(self, command: str, data: bytes) -> None:
         """Give the terminal to a program with a copy of the artifact, until it ends."""
         assert self._shown is not None
         if self.app.is_web:
-            self.say("no program can be opened in a browser; s saves the artifact", "waiting")
+            self.say("programs cannot run in the browser; s saves the artifact", "waiting")
             return
         with tempfile.TemporaryDirectory(prefix="watchkeeper-") as folder:
             path = Path(folder) / file_name(self._shown.name)
@@ -292,23 +277,6 @@ class ArtifactsScreen(ReadingScreen):
             except (SuspendNotSupported, OSError, ValueError) as error:
                 self.say(f"✗ {clip(sanitize(command), 60)}: {self.trouble(error)}", "failed", seconds=12)
         self.app.refresh()
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Artifact",
-                [
-                    ("n N", "next, previous artifact"),
-                    ("tab", "the list of artifacts, and back"),
-                    ("enter", "fold or unfold an object, an array, a long text or a row"),
-                    ("t", "the text as it is, or rendered"),
-                    ("y", "copy the text"),
-                    ("s", "save a copy"),
-                    ("p e", "open a copy in $PAGER, in $EDITOR"),
-                    ("esc", "back"),
-                ],
-            )
-        ]
 
 
 def file_name(name: str) -> str:

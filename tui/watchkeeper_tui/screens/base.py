@@ -1,18 +1,19 @@
 """What every screen has: a header, a status line, the keys, and one place where questions are asked; the help; and the
-four panes that the live screen and the replay show a session in."""
+panes that the live screen and the replay show a session in."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from textual.actions import parse as parse_action
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
 from textual.events import MouseDown, MouseMove, MouseUp
 from textual.reactive import var
 from textual.screen import ModalScreen, Screen
@@ -21,13 +22,28 @@ from textual.widget import Widget
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
-from watchkeeper_tui.keymap import SLASHES, CommandList, Parsed, normal, parse
+from watchkeeper_tui.actions import (
+    BY_ID,
+    COMMANDS,
+    EVERYWHERE,
+    FORMS,
+    PANES_OF,
+    Action,
+    CommandList,
+    Group,
+    Parsed,
+    bindings,
+    help_of,
+    paired,
+    parse,
+    possible,
+)
 from watchkeeper_tui.pages import blank
 from watchkeeper_tui.sanitize import clip, fit, sanitize, wrap
-from watchkeeper_tui.settings import SPLITS
+from watchkeeper_tui.settings import ONE_LINE, SPLITS
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import WatchApp, watch_app
-from watchkeeper_tui.widgets.agent import AgentPane
+from watchkeeper_tui.widgets.agent import TRANSCRIPT, AgentPane, TranscriptPane
 from watchkeeper_tui.widgets.bars import (
     CRAMPED,
     Chip,
@@ -35,16 +51,17 @@ from watchkeeper_tui.widgets.bars import (
     Crumb,
     KeyHint,
     KeyLine,
+    PaneName,
+    PaneTabs,
     PathLine,
     Prompt,
     StatusLine,
 )
-from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
+from watchkeeper_tui.widgets.panes import CompactionLine, CompactionView, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import (
     Cell,
     Column,
     PageLine,
-    PageView,
     Piece,
     RowView,
     clip_pieces,
@@ -133,11 +150,6 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(_Lines).set_rows(lines)
 
 
-_KEY_NAMES = {"↵": "enter", "esc": "escape", "←": "left", "→": "right", "↑": "up", "↓": "down"}
-"""How the toolkit names keys that a footer shows in another way."""
-_BETWEEN_KEYS = re.compile(r"([\s,]+)")
-_LEGENDS = ("States", "Glyphs")
-"""Parts of the help that explain glyphs, not keys."""
 NOTICE_SECONDS = 6.0
 EXPORT_NOTICE_SECONDS = 30.0
 _USUAL_FORM = "html"
@@ -149,15 +161,9 @@ class WatchScreen(Screen[None]):
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("colon", "command_bar", "Command", id="command", show=False),
-        Binding("question_mark", "help", "Help", id="help", show=False),
-        Binding("dollar_sign", "usage", "Usage", id="usage", show=False),
-        Binding("W", "fleet", "Fleet", id="fleet", show=False),
-        Binding("ctrl+n", "start", "Start a run", id="start", show=False),
-        Binding("q", "leave", "Quit", id="quit", show=False),
-        Binding("ctrl+c", "leave", "Quit", id="quit.interrupt", show=False, priority=True),
-    ]
+    SCOPE: ClassVar[str] = ""
+    """What the table of actions calls it."""
+    BINDINGS: ClassVar[list[BindingType]] = bindings(EVERYWHERE)
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,7 +327,7 @@ class WatchScreen(Screen[None]):
         if chips := self.filters():
             self.drop_filter(chips[-1])
         else:
-            self.say("nothing is filtered", "muted", seconds=3)
+            self.say("no filter is active", "muted", seconds=3)
 
     def on_chip_line_dropped(self, event: ChipLine.Dropped) -> None:
         self.drop_filter(event.chip)
@@ -333,8 +339,8 @@ class WatchScreen(Screen[None]):
         """What this screen adds to the path, the widest first; `sessions` begins another one."""
         return ()
 
-    def draw_path(self) -> None:
-        """Show by which screens the user came here."""
+    def path(self) -> list[Crumb]:
+        """By which screens the user came here."""
         path: list[Crumb] = []
         stack = self.app.screen_stack
         for depth, screen in enumerate(stack[: stack.index(self) + 1] if self in stack else ()):
@@ -344,7 +350,15 @@ class WatchScreen(Screen[None]):
                 same = next((each for each in reversed(path) if each.kind == crumb.kind), None)
                 if crumb.kind not in ("session", "agent") or same is None or same.id != crumb.id:
                     path.append(replace(crumb, depth=depth))
-        self.query_one(PathLine).crumbs = tuple(path)
+        return path
+
+    def draw_path(self) -> None:
+        """Show by which screens the user came here."""
+        self.query_one(PathLine).crumbs = tuple(self.path())
+
+    def whereabouts(self) -> tuple[str, ...]:
+        """Where the user is, from the outside in: hostile words."""
+        return tuple(crumb.text for crumb in self.path())
 
     def on_path_line_chosen(self, event: PathLine.Chosen) -> None:
         """Go back to a screen of the path."""
@@ -352,54 +366,95 @@ class WatchScreen(Screen[None]):
         while self.app.screen is not target:
             self.app.pop_screen()
 
-    # Keys.
+    # What can be done here: the table of actions, as this screen has it.
 
-    def show_keys(self, hints: Sequence[KeyHint]) -> None:
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The screens and panes of the table that are active, the innermost first."""
+        pane = getattr(self.focused, "SCOPE", "") or getattr(
+            getattr(self.focused, "parent", None), "SCOPE", ""
+        )
+        inner = (pane,) if pane in PANES_OF.get(self.SCOPE, ()) else ()
+        return (*inner, self.SCOPE, EVERYWHERE, *(() if self.SCOPE in FORMS else ("rows",)))
+
+    @property
+    def footer(self) -> str:
+        """Which footer of the table this screen has now."""
+        return self.SCOPE
+
+    def label_of(self, action: Action) -> str:
+        """What an action is called here, now."""
+        return action.said(self.scopes).label
+
+    def why_not(self, action: Action) -> str:
+        """Why an action is not possible here, now; empty if it is."""
+        return ""
+
+    def footer_actions(self) -> Sequence[Action]:
+        """What the footer shows, the most important first; the last two stay where there is little room."""
+        return [
+            each for each in possible(self.scopes) if each.footer == "*" or self.footer in each.footer.split()
+        ]
+
+    def show_keys(self) -> None:
         """Show in the footer what can be done now, by the user's own keys."""
-        if self.watch_app.settings.keys:
-            hints = [self._with_own_keys(hint) for hint in hints]
+        hints = []
+        for line in paired(self.footer_actions()):
+            keys = [self.watch_app.key_for(each.id) for each in line]
+            labels = [self.label_of(line[0]), *(each.said(self.scopes).label.lower() for each in line[1:])]
+            call = line[-1 if len(line) == 2 and line[0].call.endswith("(-1)") else 0].said(self.scopes).call
+            hints.append(
+                KeyHint(
+                    " ".join(key for key in keys if key),
+                    ", ".join(filter(None, labels)),
+                    call,
+                    self.why_not(line[0]),
+                )
+            )
         self.query_one(KeyLine).hints = tuple(hints)
 
-    def _with_own_keys(self, hint: KeyHint) -> KeyHint:
-        """The hint as its bindings are set: those of the widget with the focus go before those of the screen."""
-        own = self._own_keys(hint.key, (self.focused, self))
-        if own == hint.key:
-            return hint
-        action = f"press({own!r})" if hint.action.startswith("press(") else hint.action
-        return replace(hint, key=own, action=action)
-
-    def _own_keys(self, keys: str, owners: Iterable[object]) -> str:
-        """`keys`, named as a footer or a help names them, as the user has set the bindings of `owners`, the first of
-        which goes first; each key once. What is no key of theirs stays."""
-        bindings = [
-            each
-            for owner in owners
-            for kind in type(owner).__mro__
-            for each in kind.__dict__.get("BINDINGS", ())
-            if isinstance(each, Binding) and each.id
-        ]
-        own: dict[str, str] = {}
-        between = ""
-        for place, part in enumerate(_BETWEEN_KEYS.split(keys)):
-            if place % 2:
-                between = part
-                continue
-            *modifiers, key = part.split("+") if len(part) > 1 else [part]
-            named = normal("+".join([*modifiers, _KEY_NAMES.get(key, key)])) if part else frozenset()
-            found = next((each.id for each in bindings if named & normal(each.key)), None)
-            shown = self.watch_app.key_for(found, part) if found is not None else part
-            if shown and shown not in own:
-                own[shown] = between if own else ""
-        return "".join(before + key for key, before in own.items())
-
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
-        self.call_later(self.run_action, event.action)
+        self.call_later(self.call, event.action)
+
+    def do(self, action: Action, text: str = "") -> None:
+        """Do what a row of the table says. `text` follows its command."""
+        if text and action.acts:
+            self.act(action.id, text)
+        else:
+            self.call(action.said(self.scopes).call, *((text,) if text else ()))
+
+    def call(self, call: str, *more: str) -> None:
+        """Call an action of this screen, of the pane with the focus or of the application."""
+        _, name, arguments = parse_action(call)
+        owners = (self, *(self.focused.ancestors_with_self if self.focused is not None else ()), self.app)
+        method = next(
+            (found for owner in owners if (found := getattr(owner, f"action_{name}", None)) is not None), None
+        )
+        if method is not None:
+            self.call_later(method, *arguments, *more)
+
+    def act(self, name: str, text: str = "") -> None:
+        """Begin what writes commands; on a screen that shows no run, say so."""
+        self.say(f":{BY_ID[name].words} works on the live screen", "muted")
 
     def action_usage(self) -> None:
         self.watch_app.open_usage()
 
     def action_fleet(self) -> None:
         self.watch_app.open_fleet()
+
+    def action_sessions(self, words: str = "") -> None:
+        self.watch_app.open_sessions(words)
+
+    def action_load(self, name: str = "") -> None:
+        """Resume this session, or another, from its last step."""
+        if name:
+            self.watch_app.load_session(name)
+        else:
+            self.act("resume")
+
+    def action_theme(self, name: str = "") -> None:
+        self.say(*self.watch_app.choose_theme(name))
 
     def action_start(self, goal: str = "") -> None:
         """Ask for what a new run needs."""
@@ -415,11 +470,12 @@ class WatchScreen(Screen[None]):
 
     def action_command_bar(self, value: str = "") -> None:
         """Ask for a command. All are listed; what is typed filters them, and arrows choose one."""
-        listed = CommandList(value)
+        scopes = self.scopes
+        listed = CommandList(value, scopes)
 
         def changed(text: str) -> None:
             nonlocal listed
-            listed = CommandList(text)
+            listed = CommandList(text, scopes)
             self.prompt.reword(self._command_lines(listed))
 
         def moved(step: int) -> bool:
@@ -430,112 +486,84 @@ class WatchScreen(Screen[None]):
         def typed(text: str) -> None:
             if listed.chosen is not None:
                 if listed.chosen.needs_argument:
-                    self.action_command_bar(f"/{listed.chosen.name} ")
+                    self.action_command_bar(f":{listed.chosen.words} ")
                     return
-                text = listed.chosen.name
+                text = listed.chosen.words
             parsed = parse(text)
-            if parsed.slash is None:
+            if parsed.action is None:
                 if parsed.problem:
                     self.say(parsed.problem, "failed")
                 return
-            self.run_slash(parsed)
+            self.run_command(parsed)
 
         self.prompt.ask_line(
             self._command_lines(listed),
             typed,
             kind="command",
-            value=value or "/",
+            value=value or ":",
             changed=changed,
-            enter="Do it",
+            enter="Run",
             moved=moved,
         )
 
     def _command_lines(self, listed: CommandList) -> list[list[Piece]]:
         """The commands that there is room for, the chosen one marked."""
         if not listed.matching:
-            return [[("no such command; ? shows them all", "failed")]]
+            return [[("unknown command; ? lists all commands", "failed")]]
         window = listed.window(max(1, int(self.size.height * 0.7) - 4))
         is_wide = self.size.width >= WIDE
-        name_cells = max(len(slash.name) for slash in SLASHES) + 2 if is_wide else 11
-        argument_cells = max(len(slash.argument) for slash in SLASHES) if is_wide else 14
+        name_cells = max(len(each.words) for each in COMMANDS) + 2 if is_wide else 15
+        argument_cells = max(len(each.argument) for each in COMMANDS) if is_wide else 14
         lines: list[list[Piece]] = [
             [
                 ("▸ " if place == listed.place else "  ", "accent"),
-                (f"/{slash.name} ".ljust(name_cells), "key"),
-                (f"{slash.argument:<{argument_cells}} ", "muted"),
-                (slash.help, "strong" if place == listed.place else "text"),
+                (f":{each.words} ".ljust(name_cells), "key"),
+                (f"{each.argument:<{argument_cells}} ", "muted"),
+                (each.said(self.scopes).help, "strong" if place == listed.place else "text"),
             ]
-            for place, slash in ((place, listed.matching[place]) for place in window)
+            for place, each in ((place, listed.matching[place]) for place in window)
         ]
         above, below = window.start, len(listed.matching) - window.stop
         if above or below:
-            lines.append([(f"  ↑ {above} above  ↓ {below} below   arrows choose, typing filters", "faint")])
+            lines.append([(f"  ↑ {above} above  ↓ {below} below   arrows select, typing filters", "faint")])
         return [clip_pieces(line, max(10, self.size.width - 3)) for line in lines]
 
-    def run_slash(self, parsed: Parsed) -> None:
+    def run_command(self, parsed: Parsed) -> None:
         """Do what was typed in the command bar."""
-        assert parsed.slash is not None
-        name, argument = parsed.slash.name, parsed.argument
-        if name == "help":
-            self.action_help()
-        elif name == "quit":
-            self.action_leave()
-        elif name == "run":
-            self.action_start(argument)
-        elif name == "sessions":
-            self.watch_app.open_sessions(argument)
-        elif name == "fleet":
-            self.action_fleet()
-        elif name == "replay":
-            self.action_replay()
-        elif name == "spending":
-            self.action_usage()
-        elif name == "autosave_load" and argument:
-            self.watch_app.load_session(argument)
-        elif name == "theme":
-            self.say(*self.watch_app.choose_theme(argument))
+        assert parsed.action is not None
+        if parsed.action in possible(self.scopes):
+            self.do(parsed.action, parsed.argument or (_USUAL_FORM if parsed.action.id == "export" else ""))
         else:
-            self.say(f"/{name} works on the live screen", "muted")
+            self.say(f":{parsed.action.words} works on the live screen", "muted")
 
     def action_replay(self) -> None:
         """The open session as it was, step by step."""
         session = self.watch_app.snapshot.session
         if session is None:
-            self.say("no session is open; s lists them", "muted")
+            self.say("no session is open; s lists sessions", "muted")
         else:
             self.watch_app.open_replay(session.id)
 
     # Help, and leaving.
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Titles, each with keys and what they do: this screen's part of the help."""
+    def legend(self) -> list[Group]:
+        """What the help explains beside the keys: glyphs, fields."""
         return []
 
+    @property
+    def help_pane(self) -> str:
+        """The pane whose keys come first in the help."""
+        return ""
+
+    def help_groups(self) -> list[Group]:
+        """Titles, each with keys and what they do."""
+        return help_of(self.scopes, self.watch_app.user_keys, self.help_pane)
+
     def action_help(self) -> None:
-        changes = self.watch_app.key_changes
-        groups: list[tuple[str, Sequence[tuple[str, str]]]] = [
-            *self.help_groups(),
-            (
-                "Everywhere",
-                [
-                    (":", "command bar"),
-                    ("ctrl+p", "palette, themes"),
-                    ("?", "this help"),
-                    ("ctrl+n", "start a run"),
-                    ("q", "leave"),
-                    ("esc", "back"),
-                ],
-            ),
-        ]
-        if changes:
-            owners = (self.focused, self, *self.query("*"))
-            for place, (title, rows) in enumerate(groups):
-                if title not in _LEGENDS:
-                    own = [(self._own_keys(keys, owners), words) for keys, words in rows]
-                    groups[place] = (title, [row for row in own if row[0]])
-            groups.insert(0, ("Your keys", changes))
-        commands = [(f"/{slash.name} {slash.argument}".strip(), slash.help) for slash in SLASHES]
-        self.app.push_screen(HelpScreen([*groups, ("Commands", commands)]))
+        changes = self.watch_app.user_keys.changes
+        mine = [("Your keys", [*changes])] if changes else []
+        *keys, commands = self.help_groups()
+        self.app.push_screen(HelpScreen([*mine, *keys, *self.legend(), commands]))
 
     def action_leave(self) -> None:
         """Leave this screen, or the dashboard."""
@@ -564,7 +592,7 @@ class WatchScreen(Screen[None]):
         answers += [("n", "key"), (" no", "text")]
         question.append(answers)
         keys = {"y": yes, **({"enter": yes, "↵": yes} if free else {}), **{key: run for key, _, run in more}}
-        self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing was done", "muted", seconds=2))
+        self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing done", "muted", seconds=2))
 
     def ask_export(self, session_id: str, name: str) -> None:
         """Ask in which form to export a session. `name` is sanitised."""
@@ -599,7 +627,7 @@ class WatchScreen(Screen[None]):
         known = [name for name, _ in FORMS.values()]
         form = form or _USUAL_FORM
         if form not in known:
-            self.say(f"/export takes {', '.join(known[:-1])} or {known[-1]}", "failed")
+            self.say(f":export takes {', '.join(known[:-1])} or {known[-1]}", "failed")
             return
         self.say(f"exporting {sanitize(session_id)} as {form} …", "muted", seconds=600)
         self.run_worker(self._export(session_id, form), exit_on_error=False, group="export")
@@ -615,7 +643,7 @@ class WatchScreen(Screen[None]):
         if not self.is_usable:
             return
         if problem:
-            self.say(f"✗ not exported: {self.trouble(problem)}", "failed", seconds=EXPORT_NOTICE_SECONDS)
+            self.say(f"✗ export failed: {self.trouble(problem)}", "failed", seconds=EXPORT_NOTICE_SECONDS)
             return
         took = f", {formatting.plural(done.redacted, 'secret')} removed" if done.redacted else ""
         path = Path(done.path)
@@ -648,10 +676,6 @@ class PageScreen(WatchScreen):
         """The widget that has the title, and the title."""
         return None
 
-    def keys(self) -> Sequence[KeyHint]:
-        """What can be done now; going back and help are added."""
-        raise NotImplementedError
-
     def copied(self) -> str:
         """What `y` copies."""
         return ""
@@ -661,7 +685,7 @@ class PageScreen(WatchScreen):
         if (heading := self.heading()) is not None:
             set_title(*heading, self.watch_app.palette)
         self.query_one(StatusLine).pieces = tuple(self.notice(now) or self.standing(now))
-        self.show_keys((*self.keys(), KeyHint("esc", "Back", "back"), KeyHint("?", "Help", "help")))
+        self.show_keys()
 
     def redraw_edges(self) -> None:
         """Draw the title, the status line and the keys again."""
@@ -730,16 +754,23 @@ class ReadingScreen(PageScreen):
         self.ask(asked, arrived, self.failed)
 
 
-PANES = ("plan", "events", "agent", "compaction")
+PANES = ("plan", "events", "agent", "compaction", "transcript")
 """Ids of the panes, by their number."""
+THIRD_COLUMN = 180
+"""From so many columns on, the transcript has a column of its own."""
+UPPER, LEFT, LEFT_OF_THREE, THIRD, PASSES = 56, 50, 48, 33, 36
+"""Per cent, unless the user pinned another size: of the height for the upper panes; of the two left columns for the first;
+of the width for the third column; of the lower height for the compaction pane."""
+LEAST_PASSES = 20
+"""Smaller than so many per cent, the compaction pane is one line."""
 
 
 class SessionScreen(WatchScreen):
-    """Four panes over one session, as many of them in sight as there is room for: all, the plan and one below
+    """The panes over one session, as many of them in sight as there is room for: all, the plan and one below
     it, or one alone."""
 
     # Instance variables of the base class, so no ClassVar.
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
 
     snapshot: var[Snapshot] = var(Snapshot(), init=False, always_update=True)
@@ -762,6 +793,10 @@ class SessionScreen(WatchScreen):
         return self.query_one(AgentPane)
 
     @property
+    def transcript(self) -> TranscriptPane:
+        return self.query_one(TranscriptPane)
+
+    @property
     def events(self) -> EventsView:
         return self.query_one(EventsView)
 
@@ -782,6 +817,7 @@ class SessionScreen(WatchScreen):
         if not aged:
             self.events.update(snapshot.events, roster.names)
         self.compactions.update(snapshot, roster, now)
+        self._open_passes()
         self.draw_agent(now)
         self.draw_chips()
 
@@ -792,6 +828,7 @@ class SessionScreen(WatchScreen):
         task = chosen.task if chosen is not None and agent_id is None else None
         self.look_at(agent_id)
         self.agent_pane.update(self.snapshot, agent_id, now, task_id=task.id if task is not None else None)
+        self._fill_third()
 
     def redraw(self) -> None:
         """Draw what is shown again, after something that the user did."""
@@ -813,16 +850,16 @@ class SessionScreen(WatchScreen):
 
     def action_filter(self) -> None:
         """Filter the plan or the events by words, or search the transcript."""
-        pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
+        pane = self.active_pane if self.active_pane in ("plan", "events", "agent", "transcript") else "plan"
         before = self._words_of(pane)
-        what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
-        if pane == "agent":
-            self.agent_pane.open_tab(1)
+        what = {"plan": "Filter the plan", "events": "Filter events"}.get(pane, "Search the transcript")
+        if pane in ("agent", "transcript"):
+            self.action_pane("transcript")
+            pane = self.active_pane
         hint = {
-            "plan": "words of names, states, models",
-            "events": "words of an event's kind, its agent or its text",
-            "agent": "text of messages, tool calls and results, verbatim",
-        }[pane]
+            "plan": "names, states or models",
+            "events": "event kind, agent or text",
+        }.get(pane, "text of messages, tool calls and results")
         question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
         self.prompt.ask_line(
             question,
@@ -839,6 +876,8 @@ class SessionScreen(WatchScreen):
             self.plan.filter_words = words
         elif pane == "events":
             self.events.filter_words = words
+        elif pane == "transcript":
+            self.transcript.filter_words = words
         else:
             self.agent_pane.filter_words = words
         self.redraw()
@@ -849,6 +888,7 @@ class SessionScreen(WatchScreen):
             "plan": self.plan.filter_words,
             "events": self.events.filter_words,
             "agent": self.agent_pane.filter_words,
+            "transcript": self.transcript.filter_words,
         }
         return words.get(pane, "")
 
@@ -856,17 +896,35 @@ class SessionScreen(WatchScreen):
         """Every word of the plan's and the events' filter, and what the transcript is searched for; those of the active pane
         last."""
         chips = [Chip(pane, word) for pane in ("plan", "events") for word in self._words_of(pane).split()]
-        if self.agent_pane.filter_words:
-            chips.append(Chip("agent", self.agent_pane.filter_words))
+        chips += [Chip(pane, words) for pane in ("agent", "transcript") if (words := self._words_of(pane))]
         return sorted(chips, key=lambda chip: chip.kind == self.active_pane)
 
     def drop_filter(self, chip: Chip) -> None:
         words = self._words_of(chip.kind).split()
-        if chip.kind != "agent":
+        if chip.kind in ("plan", "events"):
             words.remove(chip.text)
-        self._search(chip.kind, "" if chip.kind == "agent" else " ".join(words))
+        self._search(chip.kind, " ".join(words) if chip.kind in ("plan", "events") else "")
 
     # Panes.
+
+    @staticmethod
+    def panes(
+        plan: PlanView,
+        agent: AgentPane,
+        transcript: TranscriptPane,
+        events: EventsView,
+        compactions: CompactionView,
+    ) -> ComposeResult:
+        """What is between the header and the last lines."""
+        yield PaneTabs()
+        with Container(id="panes"):
+            yield plan
+            yield agent
+            yield transcript
+            with Vertical(id="lower"):
+                yield events
+                yield CompactionLine()
+                yield compactions
 
     @property
     def active_pane(self) -> str:
@@ -878,16 +936,32 @@ class SessionScreen(WatchScreen):
             focused = focused.parent if isinstance(focused.parent, Widget) else None
         return "plan"
 
+    @property
+    def searchable(self) -> AgentPane:
+        """The pane that has the transcript: that of the agent, unless the transcript has a column of its own."""
+        beside = self.transcript
+        return beside if beside.tab == TRANSCRIPT and not beside.has_class("-away") else self.agent_pane
+
     def action_pane(self, name: str) -> None:
+        if name == "transcript" and self.searchable is self.agent_pane:
+            self.agent_pane.open_tab(TRANSCRIPT)
+            name = "agent"
         if name != "plan":
             self.lower = name
         self._arrange(name)
         # At once, not after the next message: what follows asks which pane has the focus.
-        self.set_focus(self.query_one("#page", PageView) if name == "agent" else self.query_one(f"#{name}"))
+        pane = self.query_one(f"#{name}")
+        self.set_focus(pane.page if isinstance(pane, AgentPane) else pane)
 
     def action_next_pane(self, step: int) -> None:
-        order = ("plan", "agent", "events", "compaction")
+        order = ["plan", "agent", "transcript", "events", "compaction"]
+        if self.size.width < THIRD_COLUMN:
+            order.remove("transcript")
         self.action_pane(order[(order.index(self.active_pane) + step) % len(order)])
+
+    def on_transcript_pane_tab_wanted(self, event: TranscriptPane.TabWanted) -> None:
+        self.agent_pane.open_tab(event.index)
+        self.action_pane("agent")
 
     def action_zoom(self) -> None:
         name = self.active_pane
@@ -897,74 +971,199 @@ class SessionScreen(WatchScreen):
     def on_resize(self) -> None:
         self.call_after_refresh(self._arrange)
 
+    def on_descendant_focus(self) -> None:
+        # The compaction pane is open while it has the focus.
+        if self.is_usable:
+            self._arrange()
+
+    @property
+    def has_one_pane(self) -> bool:
+        """Whether there is room for one pane at a time."""
+        return self.size.height < 14 or (self.size.width < 100 and self.size.height < 30)
+
     def _arrange(self, name: str | None = None) -> None:
-        """Show the panes that there is room for."""
+        """Show the panes that there is room for, each in its size."""
         name = name or self.active_pane
-        if (
-            self.has_class("-zoom")
-            or self.size.height < 14
-            or (self.size.width < 100 and self.size.height < 20)
-        ):
-            shown: tuple[str, ...] = (name,)
-        elif self.size.width < 100:
-            shown = ("plan", self.lower)
+        width, height = self.size
+        has_third = width >= THIRD_COLUMN
+        if name == "transcript" and not has_third:
+            name = "agent"
+        passes_open = self._passes_are_open(name)
+        if self.has_class("-zoom") or self.has_one_pane:
+            shown = {name}
+        elif width < 100:
+            shown = {"plan", self.lower if self.lower != "transcript" else "agent"}
         else:
-            shown = PANES
+            shown = {"plan", "agent", *(("transcript",) if has_third else ())}
+            # Where there is little room, one of the two lower panes is shown.
+            is_low = height < 20
+            shown |= {"compaction"} if is_low and name == "compaction" else {"events"}
+            shown |= {"compaction"} if passes_open and not is_low else set()
         for pane in PANES:
             self.query_one(f"#{pane}").set_class(pane not in shown, "-away")
-        kept, styles = self.watch_app.layout_kept, self.query_one("#panes").styles
-        for rule, percent, divided in (
-            ("grid_columns", kept.split, shown == PANES),
-            ("grid_rows", kept.rows, len(shown) > 1),
-        ):
-            if divided and SPLITS[0] <= percent <= SPLITS[1]:
-                setattr(styles, rule, f"{percent}fr {100 - percent}fr")
-            else:
-                styles.clear_rule(rule)
+        self.query_one("#lower").set_class(not shown & {"events", "compaction"}, "-away")
+        self.query_one(CompactionLine).set_class(len(shown) < 3 or "compaction" in shown, "-away")
+        if name == "agent" and self.active_pane == "transcript":
+            self.set_focus(self.agent_pane.page)
+        self._give_sizes(shown)
+        self._name_panes(shown, name)
+        self._fill_third()
+
+    def _give_sizes(self, shown: set[str]) -> None:
+        """Give each of these panes its size: the one that the user pinned, or the usual one."""
+        kept, panes = self.watch_app.layout_kept, self.query_one("#panes")
+
+        def share(pinned: int, usual: int) -> int:
+            return pinned if SPLITS[0] <= pinned <= SPLITS[1] else usual
+
+        upper = share(kept.rows, UPPER)
+        columns = [100]
+        if "transcript" in shown and len(shown) > 1:
+            third, left = share(kept.third, THIRD), share(kept.split, LEFT_OF_THREE)
+            columns = [left * (100 - third), (100 - left) * (100 - third), third * 100]
+        elif {"plan", "agent", "events"} <= shown or {"plan", "agent", "compaction"} <= shown:
+            left = share(kept.split, LEFT)
+            columns = [left, 100 - left]
+        rows = [upper, 100 - upper] if len(shown) > 1 else [100]
+        panes.styles.grid_size_columns, panes.styles.grid_size_rows = len(columns), len(rows)
+        panes.styles.grid_columns = " ".join(f"{part}fr" for part in columns)
+        panes.styles.grid_rows = " ".join(f"{part}fr" for part in rows)
+        self.query_one("#lower").styles.column_span = min(2, len(columns))
+        self.transcript.styles.row_span = len(rows)
+        passes = kept.compaction if LEAST_PASSES <= kept.compaction <= SPLITS[1] else PASSES
+        self.events.styles.height, self.compactions.styles.height = f"{100 - passes}fr", f"{passes}fr"
+
+    def _name_panes(self, shown: set[str], name: str) -> None:
+        """Name the panes that the user can go to, where only some are shown."""
+        tabs: list[PaneName] = []
+        if len(shown) < 3 and self.size.height >= 14:
+            names = ("plan", "events", "agent", "compaction")
+            tabs = [
+                PaneName(
+                    each,
+                    self._pane_key(each),
+                    each.title(),
+                    is_open=each == (name if name in names else "agent"),
+                )
+                for each in names
+            ]
+        self.query_one(PaneTabs).panes = tuple(tabs)
+
+    def _pane_key(self, name: str) -> str:
+        """The key that leads to a pane; empty where there is none."""
+        return self.watch_app.key_for(f"pane.{name}")
+
+    def _fill_third(self) -> None:
+        """Show the agent in the third column too."""
+        beside, pane = self.transcript, self.agent_pane
+        if not beside.has_class("-away") and pane.is_mounted:
+            beside.update_as(pane)
+
+    # The compaction pane.
+
+    _passes_of = ""
+    """The session whose compaction pane has opened."""
+
+    def _passes_are_open(self, name: str) -> bool:
+        session = self.snapshot.session
+        pinned = self.watch_app.layout_kept.compaction
+        is_begun = session is not None and self._passes_of == session.id
+        return name == "compaction" or (pinned != ONE_LINE and (is_begun or pinned >= LEAST_PASSES))
+
+    @property
+    def _is_reading(self) -> bool:
+        """Whether the user reads in the pane beside, or types: then nothing moves."""
+        return self.prompt.is_asking or self.active_pane == "events" or not self.events.following
+
+    def _open_passes(self) -> None:
+        """Open the compaction pane when a compaction begins or is due; from then on it stays for the session."""
+        session = self.snapshot.session
+        begun = bool(self.snapshot.compactions) or self.compactions.is_due
+        if session is not None and self._passes_of != session.id and (not begun or not self._is_reading):
+            was, self._passes_of = self._passes_of, session.id if begun else ""
+            if was != self._passes_of:
+                self._arrange()
+        self.query_one(CompactionLine).pieces = tuple(self.compactions.line())
 
     # Dividers.
 
     _dragged: frozenset[str] = frozenset()
-    """The dividers that the mouse holds: `split` between left and right, `rows` between above and below."""
+    """The dividers that the mouse holds: `split` and `third` between columns, `rows` and `compaction` between panes above
+    and below."""
 
     @property
     def _dividers(self) -> frozenset[str]:
         """Those that are shown."""
-        shown = sum(not self.query_one(f"#{pane}").has_class("-away") for pane in PANES)
-        return frozenset({1: (), 2: ("rows",)}.get(shown, ("split", "rows")))
+        away = {pane for pane in PANES if self.query_one(f"#{pane}").has_class("-away")}
+        shown = len(PANES) - len(away)
+        if shown < 3:
+            return frozenset({"rows"} if shown == 2 else ())
+        more = {"third"} - ({"third"} if "transcript" in away else set())
+        return frozenset({"split", "rows", "compaction", *more})
 
     def action_divide(self, divider: str, step: int) -> None:
-        """Move a divider by so many per cent."""
+        """Move a divider of the pane that has the focus by so many per cent. That pins the sizes of the panes beside it."""
+        divider = {("split", "transcript"): "third", ("rows", "compaction"): "compaction"}.get(
+            (divider, self.active_pane), divider
+        )
         if divider not in self._dividers:
-            self.say(
-                "the divider moves where all four panes are shown: from 100 columns on, not zoomed"
-                if divider == "split"
-                else "the divider moves where panes are shown above each other: not zoomed",
-                "muted",
-            )
+            self.say("this divider is hidden: a pane beside it is not shown", "muted")
             return
-        plan, panes = self.plan.outer_size, self.query_one("#panes").size
-        part, whole = (plan.width, panes.width) if divider == "split" else (plan.height, panes.height)
-        self._divide(divider, (getattr(self.watch_app.layout_kept, divider) or 100 * part / whole) + step)
+        panes, plan, agent = self.query_one("#panes").size, self.plan.outer_size, self.agent_pane.outer_size
+        part, whole = {
+            "split": (plan.width, plan.width + agent.width),
+            "third": (self.transcript.outer_size.width, panes.width),
+            "rows": (plan.height, panes.height),
+            "compaction": (self.compactions.outer_size.height, self.query_one("#lower").size.height),
+        }[divider]
+        grows = -1 if divider in ("third", "compaction") else 1
+        kept = getattr(self.watch_app.layout_kept, divider)
+        self._divide(divider, (kept if kept > ONE_LINE else 100 * part / max(1, whole)) + grows * step)
 
     def _divide(self, divider: str, percent: float) -> None:
-        self.watch_app.remember(**{divider: max(SPLITS[0], min(SPLITS[1], round(percent)))})
+        if divider == "compaction" and percent < LEAST_PASSES:
+            self.watch_app.remember(compaction=ONE_LINE)
+            if self.active_pane == "compaction":
+                self.action_pane("events")
+        else:
+            least = LEAST_PASSES if divider == "compaction" else SPLITS[0]
+            self.watch_app.remember(**{divider: max(least, min(SPLITS[1], round(percent)))})
         self._arrange()
 
+    def action_reset_layout(self) -> None:
+        """Let every pane have its usual size again."""
+        self.watch_app.remember(split=0, rows=0, third=0, compaction=0)
+        self._arrange()
+        self.say("panes reset to default sizes", "muted", seconds=3)
+
     def on_mouse_down(self, event: MouseDown) -> None:
+        x, y = event.screen_x, event.screen_y
+        below = (
+            self.compactions if not self.compactions.has_class("-away") else self.query_one(CompactionLine)
+        )
         edges = {
-            "split": event.screen_x - self.plan.region.right,
-            "rows": event.screen_y - self.plan.region.bottom,
+            "split": (x - self.plan.region.right, self.plan.region.y <= y <= self.plan.region.bottom),
+            "third": (x - self.transcript.region.x, True),
+            "rows": (y - self.plan.region.bottom, x < self.agent_pane.region.right),
+            "compaction": (y - below.region.y, below is self.compactions and x < below.region.right),
         }
-        inside = self.query_one("#panes").region.contains(event.screen_x, event.screen_y)
-        self._dragged = frozenset(name for name in self._dividers if inside and edges[name] in (-1, 0))
+        inside = self.query_one("#panes").region.contains(x, y)
+        self._dragged = frozenset(
+            name for name in self._dividers if inside and edges[name][0] in (-1, 0) and edges[name][1]
+        )
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        panes = self.query_one("#panes").region
+        panes, lower = self.query_one("#panes").region, self.query_one("#lower").region
+        x, y = event.screen_x, event.screen_y
         if "split" in self._dragged:
-            self._divide("split", 100 * (event.screen_x - panes.x) / max(1, panes.width))
+            two = self.agent_pane.region.right - panes.x
+            self._divide("split", 100 * (x - panes.x) / max(1, two))
+        if "third" in self._dragged:
+            self._divide("third", 100 * (panes.right - x) / max(1, panes.width))
         if "rows" in self._dragged:
-            self._divide("rows", 100 * (event.screen_y - panes.y) / max(1, panes.height))
+            self._divide("rows", 100 * (y - panes.y) / max(1, panes.height))
+        if "compaction" in self._dragged:
+            self._divide("compaction", 100 * (lower.bottom - y) / max(1, lower.height))
 
     def on_mouse_up(self, event: MouseUp) -> None:
         self._dragged = frozenset()

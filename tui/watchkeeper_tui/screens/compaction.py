@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
@@ -21,15 +21,17 @@ from watchkeeper.store.agent_snapshot import (
     compaction_detail,
     passes_of,
 )
-from watchkeeper.store.driver import Connection
-from watchkeeper.store.names import AGENT_NAME
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
+from watchkeeper.store.agents import names_of
+from watchkeeper.store.driver import Connection, Queries
+from watchkeeper.store.projection import AgentFacts, CompactionFacts
+from watchkeeper.store.sessions import of_agent
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import BY_ID, Target
+from watchkeeper_tui.actions import BY_ID, Action, Group, bindings
 from watchkeeper_tui.pages import blank, damage, paragraph, rendered
 from watchkeeper_tui.pages.memory import OBSERVATION_KEY, pass_cost, pass_look, pass_number, stall
 from watchkeeper_tui.pages.transcript import block_lines, place_of_line
 from watchkeeper_tui.reader import fold_message
+from watchkeeper_tui.requests import Target
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.snapshot import Snapshot, TranscriptBlock
@@ -37,7 +39,6 @@ from watchkeeper_tui.widgets.bars import (
     Chip,
     ChipLine,
     Crumb,
-    KeyHint,
     KeyLine,
     PathLine,
     Prompt,
@@ -123,16 +124,13 @@ def read_sides(connection: Connection, compaction_id: int) -> Sides | None:
     detail = compaction_detail(connection, compaction_id)
     if detail is None:
         return None
-    row = connection.execute(
-        f"SELECT s.id, substr(coalesce(s.title, s.goal), 1, 200), {AGENT_NAME} FROM agents a JOIN sessions s ON s.id = a.session_id"  # noqa: S608
-        " WHERE a.id = ?",
-        (detail.facts.agent_id,),
-    ).fetchone()
-    return replace(
-        fold_sides(detail),
-        **(dict(zip(("session_id", "session", "agent"), row, strict=True)) if row is not None else {}),
-        passes=passes_of(connection, detail.facts.agent_id),
-    )
+    reads, agent_id = Queries(connection), detail.facts.agent_id
+    sides = replace(fold_sides(detail), passes=passes_of(connection, agent_id))
+    session = of_agent(reads, agent_id)
+    if session is None:
+        return sides
+    agent = names_of(reads, [agent_id])[agent_id]
+    return replace(sides, session_id=session.id, session=session.name[:200], agent=agent)
 
 
 def fold_sides(detail: CompactionDetail) -> Sides:
@@ -156,7 +154,6 @@ def header_pieces(
     glyph, role, word = pass_look(facts.status)
     first: list[Piece] = [
         (f" Compaction{which}  ", "strong"),
-        (f"{clip(sanitize(agent.label), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
         (f"{glyph} {word}  ", role),
     ]
     if facts.tokens_before is not None and facts.tokens_after is not None:
@@ -169,6 +166,7 @@ def header_pieces(
         )
     elif facts.tokens_before is not None:
         first.append((f"{formatting.tokens(facts.tokens_before)} → …  ", "strong"))
+    first.append((f"{clip(sanitize(agent.full_label), 40) if agent else sanitize(facts.agent_id)}  ", "text"))
     # Other programs do not record the cost, model or time of a pass: unknown values are omitted.
     cost = pass_cost(facts)
     if cost != "-":
@@ -241,11 +239,11 @@ def before_lines(
             lines.append(
                 PageLine(
                     "unread",
-                    ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not loaded", "faint"),),
+                    ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} not loaded", "faint"),),
                 )
             )
     else:
-        lines.append(PageLine("span", (("  no message", "faint"),)))
+        lines.append(PageLine("span", (("  no messages", "faint"),)))
     losing, listed = sides.losing, set[int]()
     for block in sides.blocks:
         if not only_lost or block.seq in losing:
@@ -255,7 +253,7 @@ def before_lines(
                 names = ", ".join(identifier for identifier, seq in sides.lost if seq == block.seq)
                 lines += _lost(block, names, width)
     if detail.count:
-        lines.append(PageLine("verbatim", ((f"  from #{detail.last + 1} on, verbatim as before", "faint"),)))
+        lines.append(PageLine("verbatim", ((f"  from #{detail.last + 1}, still verbatim", "faint"),)))
     return lines
 
 
@@ -280,7 +278,7 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
         text = (
             "not applied yet; the agent keeps working"
             if waiting
-            else "nothing changed: the pass was not applied"
+            else "no change: the compaction was not applied"
         )
         return [PageLine("none", ((text, "working" if waiting else "muted"),))]
     known = {each.id for each in detail.before.observations} if detail.before else set()
@@ -289,7 +287,7 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
         new = each.id not in known
         lines += _observation(each, "+" if new else " ", width, f"after.{each.id}", expanded, short=not new)
     if not detail.after.observations:
-        lines.append(PageLine("empty", (("no observation", "faint"),)))
+        lines.append(PageLine("empty", (("no observations", "faint"),)))
     lines.append(blank("gap"))
     if sides.lost:
         count = formatting.plural(len(sides.lost), "identifier")
@@ -299,14 +297,14 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
             pieces: tuple[Piece, ...] = ((f"! {text}", "text"), (f"  #{seq}", "muted"))
             lines.append(PageLine(f"lost.{place}", pieces, f"{_MESSAGE_KEY}{seq}", identifier))
     else:
-        lines.append(PageLine("lost", (("✓ the summary holds every path, id and setting", "done"),)))
+        lines.append(PageLine("lost", (("✓ the summary contains every path, id and setting", "done"),)))
     lines += damage(detail.after)
     start = detail.after.verbatim_from
-    note = f"  from #{start} on, verbatim" if start is not None else "  no message is verbatim"
+    note = f"  from #{start}, verbatim" if start is not None else "  no verbatim messages"
     lines.append(PageLine("verbatim", ((note, "faint"),)))
     if detail.after.elided:
         shown = ", ".join(f"#{seq}" for seq in detail.after.elided[:12])
-        lines.append(PageLine("elided", ((f"  shown in part: {shown}", "retrying"),)))
+        lines.append(PageLine("elided", ((f"  shortened: {shown}", "retrying"),)))
     return lines
 
 
@@ -391,20 +389,8 @@ class CompactionScreen(ActingScreen):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab,shift+tab", "other_side", "Other side", show=False, id="compaction.side"),
-        Binding("backspace", "drop_filter", "Take off the filter", show=False, id="compaction.drop_filter"),
-        Binding("exclamation_mark", "only_lost", "Omitted only", show=False, id="compaction.lost"),
-        Binding("u", "undo", "Undo", show=False, id="compaction.undo"),
-        Binding("U", "act('redo')", "Redo", show=False, id="compaction.redo"),
-        Binding("R,C", "again", "Compact again", show=False, id="compaction.again"),
-        Binding("left_square_bracket", "step(1)", "Older", show=False, id="compaction.older"),
-        Binding("right_square_bracket", "step(-1)", "Newer", show=False, id="compaction.newer"),
-        Binding("y", "copy", "Copy", show=False, id="compaction.copy"),
-        Binding("m", "behind", "Messages behind", show=False, id="compaction.behind"),
-        Binding("P", "pin", "Pin", show=False, id="compaction.pin"),
-        Binding("escape", "back", "Back", show=False, id="compaction.back"),
-    ]
+    SCOPE = "compaction"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("compaction")
 
     def __init__(self, compaction_id: int, *, until: int = 0) -> None:
         """`until`: in a replay, the last message that its agent had; nothing can be done then."""
@@ -473,7 +459,7 @@ class CompactionScreen(ActingScreen):
             said = (
                 sanitize(str(result))
                 if isinstance(result, Exception)
-                else "that pass is no longer in the database"
+                else "this compaction is no longer in the database"
             )
             self.say(f"! {said}", "failed", seconds=12)
 
@@ -531,20 +517,7 @@ class CompactionScreen(ActingScreen):
         self.query_one(StatusLine).pieces = tuple(
             self.notice(now) or status_pieces(target.snapshot, target, self.sent, now)
         )
-        self.show_keys(
-            (
-                KeyHint("u", "Undo", "undo", self._why_not_undo()),
-                KeyHint("R", "Compact again…", "again", BY_ID["compact"].why_not(target)),
-                KeyHint("!", "All" if self._only_lost else "Omitted only", "only_lost"),
-                KeyHint("tab", "Other side", "other_side"),
-                KeyHint("↵", "Unfold", "open"),
-                KeyHint("m", "Messages behind", "behind"),
-                KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
-                KeyHint("[ ]", "Older, newer", "step(1)"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            )
-        )
+        self.show_keys()
 
     # Acting.
 
@@ -558,7 +531,7 @@ class CompactionScreen(ActingScreen):
         if self._until:
             read_only = "this is a replay"
         elif self.sides is not None and agent is None:
-            read_only = "its session is not open"
+            read_only = "the session is not open"
         return Target(snapshot, (agent,) if agent is not None else (), read_only=read_only)
 
     def _why_not_undo(self) -> str:
@@ -568,9 +541,9 @@ class CompactionScreen(ActingScreen):
         if agent is None or facts is None:
             return "still loading"
         if facts.status != "applied":
-            return f"the pass is {sanitize(facts.status)}, so there is nothing to undo"
+            return f"this compaction is {sanitize(facts.status)}; nothing to undo"
         if facts.view_after != agent.view_version:
-            return f"view {agent.view_version} is active, not this pass's; undo later passes first"
+            return f"view {agent.view_version} is active; undo the later compactions first"
         return ""
 
     def action_undo(self) -> None:
@@ -584,7 +557,7 @@ class CompactionScreen(ActingScreen):
     def action_again(self) -> None:
         """Compact the same agent again, with instructions that are typed."""
         target, action = self.target, BY_ID["compact"]
-        reason = action.why_not(target)
+        reason = action.not_now(target)
         if reason:
             self.say(f"Compact again: {reason}", "muted")
         else:
@@ -620,7 +593,7 @@ class CompactionScreen(ActingScreen):
         ] or [each.id for each in reversed(self.sides.passes if self.sides is not None else ())]
         place = mine.index(self.compaction_id) + step if self.compaction_id in mine else -1
         if not 0 <= place < len(mine):
-            self.say("no older pass" if step > 0 else "no newer pass", "muted", seconds=2)
+            self.say("no older compaction" if step > 0 else "no newer compaction", "muted", seconds=2)
             return
         self.compaction_id, self._expanded = mine[place], frozenset()
         for page in self.query(PageView):
@@ -646,7 +619,7 @@ class CompactionScreen(ActingScreen):
         seq = place_of_line(key)[0] or _number(key, _MESSAGE_KEY)
         seen = _number(key, OBSERVATION_KEY)
         if not seq and not seen:
-            self.say("choose a message or an observation first", "muted", seconds=3)
+            self.say("select a message or observation first", "muted", seconds=3)
             return
         self.watch_app.open_message(
             self.sides.session_id,
@@ -670,7 +643,7 @@ class CompactionScreen(ActingScreen):
         line = page.selected if isinstance(page, PageView) else None
         text = "".join(text for text, _ in line.pieces).strip() if line is not None else ""
         question: list[list[Piece]] = [
-            [("Pin to every prompt", "strong"), ("   Enter pins it, Esc cancels", "muted")]
+            [("Pin to every prompt", "strong"), ("   Enter pins · Esc cancels", "muted")]
         ]
         self.prompt.ask_line(
             question, lambda typed: self._typed(BY_ID["pin"], self.target, typed), kind="pin", value=text
@@ -690,22 +663,11 @@ class CompactionScreen(ActingScreen):
     def on_page_view_resized(self, event: PageView.Resized) -> None:
         self.redraw()
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Compaction",
-                [
-                    ("enter", "unfold a message or an observation; → and ! lead to the messages"),
-                    ("m", "the message in its transcript; the messages behind an observation"),
-                    ("tab", "before, after"),
-                    ("!", "only messages of which the summary omits something; backspace: all"),
-                    ("[ ]", "the agent's older and newer passes"),
-                    ("u", "undo this pass"),
-                    ("U", "redo what was undone"),
-                    ("R", "compact again, with instructions"),
-                    ("P", "pin a line to every prompt, in your words"),
-                    ("y", "copy"),
-                ],
-            ),
-            ("Glyphs", [("- + !", "removed, added, omitted")]),
-        ]
+    def label_of(self, action: Action) -> str:
+        return "All" if action.id == "compaction.lost" and self._only_lost else super().label_of(action)
+
+    def why_not(self, action: Action) -> str:
+        return self._why_not_undo() if action.id == "undo" else action.not_now(self.target)
+
+    def legend(self) -> list[Group]:
+        return [("Glyphs", [("- + !", "removed, added, omitted")])]

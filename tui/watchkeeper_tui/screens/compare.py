@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widget import Widget
 
 from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, Group, bindings
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import PageScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, session_state, state_word
-from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 _STATES = {"done": "done", "failed": "failed", "running": "working", "paused": "paused"}
@@ -59,12 +59,8 @@ class CompareScreen(PageScreen):
 
     PLACE = "compare"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("exclamation_mark", "only_different", "Only what differs", show=False, id="compare.only"),
-        Binding("w", "swap", "Swap sides", show=False, id="compare.swap"),
-        Binding("y", "copy", "Copy", show=False, id="compare.copy"),
-        Binding("escape", "back", "Back", show=False, id="compare.back"),
-    ]
+    SCOPE = "compare"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("compare")
 
     def __init__(self, left: str, right: str) -> None:
         super().__init__()
@@ -112,15 +108,11 @@ class CompareScreen(PageScreen):
         return self.view, (
             ("Compare ", "strong"), (compared.left.id, "accent"), (" with ", "muted"), (compared.right.id, "accent"),
             (f"   {formatting.plural(different, 'difference')}", "waiting" if different else "done"),
-            ("  only what differs" if self._only else "", "match"),
+            ("  differences only" if self._only else "", "match"),
         )  # fmt: skip
 
-    def keys(self) -> Sequence[KeyHint]:
-        return (
-            KeyHint("!", "All" if self._only else "Only differences", "only_different"),
-            KeyHint("w", "Swap sides", "swap"),
-            KeyHint("y", "Copy", "copy"),
-        )
+    def label_of(self, action: Action) -> str:
+        return "All" if action.id == "compare.only" and self._only else super().label_of(action)
 
     def standing(self, now: float) -> Sequence[Piece]:
         row = self.view.selected
@@ -143,19 +135,8 @@ class CompareScreen(PageScreen):
         sides = ["".join(text for text, _ in side) for side in (row.left, row.right)]
         return "\t".join([row.label, *sides])
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Compare",
-                [
-                    ("!", "only what differs"),
-                    ("w", "swap the sides"),
-                    ("y", "copy the line"),
-                    ("esc", "back"),
-                ],
-            ),
-            ("Glyphs", [("≠", "the two sides differ")]),
-        ]
+    def legend(self) -> list[Group]:
+        return [("Glyphs", [("≠", "sides differ")])]
 
 
 def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> list[CompareRow]:
@@ -169,7 +150,7 @@ def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> lis
     ]
     different = sum(pair.differs for pair in compared.tasks)
     rows.append(
-        CompareRow("tasks", "Tasks", heading=True, note=f"{len(compared.tasks)} in all, {different} differ")
+        CompareRow("tasks", "Tasks", heading=True, note=f"{len(compared.tasks)} total, {different} differ")
     )
     for number, pair in enumerate(compared.tasks):
         rows += _task_rows(f"task.{number}", pair)
@@ -191,10 +172,7 @@ def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> lis
 
 
 def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]]]:
-    spent, state = (
-        side.spent,
-        session_state(side.status, live, working=live and side.status == "running", origin=side.origin),
-    )
+    state = session_state(side.status, live, working=live and side.status == "running", origin=side.origin)
     glyph, _ = SESSION_BADGES[state]
     reason = f"  {_line(side.status_reason)}" if side.status_reason else ""
     duration = side.hosted_seconds or ((side.ended_at or side.last_active) - side.created_at)
@@ -215,16 +193,16 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
         ("tasks", one(f"{side.tasks_done} of {side.tasks} done" + (f", {side.tasks_failed} failed" if side.tasks_failed else ""))),
         ("agents", one(f"{side.agents}, {formatting.plural(side.turns, 'turn')}")),
         ("tokens", one(
-            f"{formatting.tokens(spent.total_tokens)}  in {formatting.tokens(spent.input_tokens)},"
-            f" cached {formatting.tokens(spent.cache_read_tokens + spent.cache_write_tokens)}, out"
-            f" {formatting.tokens(spent.output_tokens)}",
+            f"{formatting.tokens(side.total_tokens)}  in {formatting.tokens(side.input_tokens)},"
+            f" cached {formatting.tokens(side.cache_read_tokens + side.cache_write_tokens)}, out"
+            f" {formatting.tokens(side.output_tokens)}",
             "tokens",
         )),
-        ("cost", one(formatting.bill(spent), "money")),
+        ("cost", one(formatting.bill(side), "money")),
         ("duration", one(formatting.duration(duration))),
         ("model calls", one(
-            f"{spent.model_calls:,}, {formatting.plural(spent.retries, 'retry', 'retries')},"
-            f" {formatting.plural(spent.errors, 'error')}"
+            f"{side.model_calls:,}, {formatting.plural(side.retries, 'retry', 'retries')},"
+            f" {formatting.plural(side.errors, 'error')}"
         )),
         ("compactions", one(f"{side.compactions:,}")),
         ("facts", one(f"{side.facts:,}")),
@@ -241,8 +219,8 @@ def _task_rows(row_id: str, pair: TaskPair) -> list[CompareRow]:
     if a is None or b is None or not pair.differs:
         return rows
     for label, ours, theirs in (
-        ("  title", a.title, b.title),
-        ("  role", a.role, b.role),
+        ("  title", a.task.title, b.task.title),
+        ("  role", a.task.role, b.task.role),
         ("  needs", ", ".join(a.needs), ", ".join(b.needs)),
         ("  prompt", a.instructions, b.instructions),
     ):
@@ -255,11 +233,12 @@ def _task_rows(row_id: str, pair: TaskPair) -> list[CompareRow]:
 def _task(side: TaskSide | None) -> tuple[Piece, ...]:
     if side is None:
         return (("not in this plan", "faint"),)
-    attempt = f" attempt {side.attempt}" if side.attempt > 1 else ""
+    task = side.task
+    attempt = f" attempt {task.attempt}" if task.attempt > 1 else ""
     return (
-        (sanitize(side.status), _STATES.get(side.status, "muted")),
+        (sanitize(task.status), _STATES.get(task.status, "muted")),
         (f"{attempt}  {formatting.tokens(side.tokens)} tok  ", "muted"),
-        (_line(side.result or side.title), "text"),
+        (_line(task.result or task.title), "text"),
     )
 
 
@@ -276,7 +255,7 @@ def _apart(a: str, b: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         return (
             ("…" if begin else "", "faint"),
             (text[begin:same], "text"),
-            (text[same:] or "(nothing)", "match"),
+            (text[same:] or "(none)", "match"),
         )
 
     return side(a), side(b)

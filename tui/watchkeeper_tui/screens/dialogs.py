@@ -14,12 +14,13 @@ from textual.widget import Widget
 
 from watchkeeper.store.fork import ForkResult, Step, fork_session, steps
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import bindings
 from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.pages.transcript import ItemState, item_units, items_of
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import PageScreen
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint
+from watchkeeper_tui.widgets.bars import CRAMPED
 from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content
 
 
@@ -49,7 +50,7 @@ class PromptScreen(ModalScreen[None]):
     @property
     def heading(self) -> str:
         """What is shown; sanitised."""
-        return f"The prompt, if you {self._about}"
+        return f"Prompt preview: {self._about}"
 
     def on_mount(self) -> None:
         palette = self.page.watch_app.palette
@@ -77,7 +78,7 @@ class PromptScreen(ModalScreen[None]):
             for number, line in enumerate(shown.lines())
             for row, part in enumerate(wrap(sanitize(line), width))
         ]
-        lines.append(PageLine("beside", (("The system prompt and the tools come before.", "faint"),)))
+        lines.append(PageLine("beside", (("The system prompt and tools come first.", "faint"),)))
         return lazy([*lines, *self.message_lines(width)], self._cache)
 
     def message_lines(self, width: int) -> Iterator[PageLine | Unit]:
@@ -85,7 +86,7 @@ class PromptScreen(ModalScreen[None]):
         shown = self._shown
         for place, message in enumerate(shown.messages):
             if place == shown.messages_cached:
-                rule = "── from here on, written to the prompt cache again "
+                rule = "── rewritten to the prompt cache from here "
                 yield PageLine("cache", ((clip(rule, width).ljust(width, "─"), "retrying"),))
             tokens = f"  {formatting.tokens(message.tokens)} tok" if message.tokens else ""
             yield (
@@ -143,8 +144,8 @@ class StepsView(RowView[StepRow]):
                 [("end", "accent")],
                 [],
                 [],
-                [("as it is", "strong")],
-                [("an exact copy of the session as it is now", "muted")],
+                [("now", "strong")],
+                [("an exact copy of the current session", "muted")],
             )
         word = _WORDS.get(step.kind, step.kind) + (f" {step.turn}" if step.turn is not None else "")
         return (
@@ -161,10 +162,8 @@ class ForkScreen(PageScreen):
 
     PLACE = "fork"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", show=False, id="fork.filter"),
-        Binding("escape", "back", "Back", show=False, id="fork.back"),
-    ]
+    SCOPE = "fork"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("fork")
 
     def __init__(self, session_id: str, name: str, forked: Callable[[ForkResult], None]) -> None:
         super().__init__()
@@ -233,10 +232,7 @@ class ForkScreen(PageScreen):
         )
 
     def standing(self, now: float) -> Sequence[Piece]:
-        return (("the fork begins after the step, in the same folder; unfinished work is paused", "muted"),)
-
-    def keys(self) -> Sequence[KeyHint]:
-        return KeyHint("↵", "Fork from here…", "open"), KeyHint("/", "Filter", "filter")
+        return (("The fork starts after this step, in the same folder. Unfinished work is paused.", "muted"),)
 
     # Choosing.
 
@@ -252,8 +248,8 @@ class ForkScreen(PageScreen):
         step = row.step
         if step is None:
             lines = [
-                f"Fork {clip(self._called, 60)} as it is now?",
-                "a new session; unfinished work is paused",
+                f"Fork {clip(self._called, 60)} in its current state?",
+                "Creates a new session. Unfinished work is paused.",
             ]
         else:
             where = (
@@ -263,8 +259,8 @@ class ForkScreen(PageScreen):
             )
             lines = [
                 f"Fork {clip(self._called, 60)} after {where}?",
-                "a new session, paused there; the first one does not change. No tokens are spent until it is"
-                " resumed",
+                "Creates a new, paused session; the original does not change. The fork uses no tokens until you"
+                " resume it.",
             ]
         self.confirm(lines, lambda: self._fork(step), free=True)
 
@@ -300,7 +296,7 @@ class ForkScreen(PageScreen):
     def _refused(self, error: Exception) -> None:
         self._working = False
         if self.is_usable:
-            self.say(f"✗ not forked: {clip(sanitize(str(error)), 300)}", "failed", seconds=12)
+            self.say(f"✗ fork failed: {clip(sanitize(str(error)), 300)}", "failed", seconds=12)
 
     def action_open(self) -> None:
         self.view.action_open()
@@ -308,7 +304,7 @@ class ForkScreen(PageScreen):
     def action_filter(self) -> None:
         before = self._words
         question: list[list[Piece]] = [
-            [("Filter", "strong"), ("   agents, tasks, kinds of step, words", "muted")]
+            [("Filter", "strong"), ("   agents, tasks, step kinds or text", "muted")]
         ]
         self.prompt.ask_line(
             question,
@@ -331,15 +327,3 @@ class ForkScreen(PageScreen):
             self._filter("")
         else:
             self.app.pop_screen()
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Fork",
-                [
-                    ("enter", "fork from this step; asks"),
-                    ("/", "filter the steps"),
-                    ("esc", "back to the list"),
-                ],
-            )
-        ]

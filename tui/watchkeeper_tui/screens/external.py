@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.readers import program_label
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
@@ -25,19 +26,18 @@ from watchkeeper.store.agent_snapshot import StoredMessage
 from watchkeeper.store.commands import EXTERNAL, Question, Section, sections_of, unified_diff
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.external import ExternalQuestion, ExternalSession
-from watchkeeper.store.imports import PROGRAMS
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import Request
+from watchkeeper_tui.actions import Action
 from watchkeeper_tui.control import PromptMessage, PromptPreview
 from watchkeeper_tui.reader import fold_message
 from watchkeeper_tui.rendering.documents import Unit, lazy
+from watchkeeper_tui.requests import Request
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.approval import ApprovalScreen
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.dialogs import PromptScreen
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 KEPT_BYTES = 8 << 20
@@ -53,10 +53,10 @@ MOST_OPTIONS = 9
 
 def question_of(asked: ExternalQuestion, session: ExternalSession | None) -> Question:
     """A question of another terminal, as the screen of questions shows it: whole."""
-    program = PROGRAMS.get(asked.program, "a program")
+    program = program_label(asked.program)
     agent = f"{program} (process {asked.pid})" if not asked.agent else f"{program}'s agent {asked.agent}"
     folder = session.folder if session is not None else ""
-    note = "it waits in its terminal too; the first answer counts"
+    note = "also pending in its terminal; the first answer counts"
     return Question(
         asked.id, asked.session_id, ApprovalStatus.WAITING, None, None, asked.tool, agent, "", folder, folder,
         folder, EXTERNAL, note, dict(asked.input), dict(asked.input), tuple(sections(asked)), "", "",
@@ -97,7 +97,7 @@ def _choice_lines(one: dict[str, Any]) -> Iterator[str]:
         if more:
             yield "     " + json.dumps(more, ensure_ascii=False)
     if one.get("multiSelect"):
-        yield "  several may be chosen"
+        yield "  choose one or more"
     known = ("question", "options", "multiSelect", "header")
     more = {key: value for key, value in one.items() if key not in known}
     if more:
@@ -122,19 +122,21 @@ def chosen_labels(one: dict[str, Any], typed: str) -> str:
     """
     typed, known = typed.strip(), labels(one)
     if not typed:
-        raise ValueError("type a number or an answer")
+        raise ValueError("enter a number or an answer")
     parts = typed.replace(",", " ").split()
     if not all(part.isascii() and part.isdigit() for part in parts):
         return typed
     if len(parts) > 1 and not one.get("multiSelect"):
-        raise ValueError("only one may be chosen")
+        raise ValueError("choose only one option")
     if not all(0 < int(part) <= len(known) for part in parts):
-        raise ValueError(f"there are {len(known)} options")
+        raise ValueError(f"there are only {len(known)} options")
     return ", ".join(dict.fromkeys(known[int(part) - 1] for part in parts))
 
 
 class ExternalQuestionScreen(ApprovalScreen):
     """`y` allows once or answers its choices, `n` denies, `r` denies with a reason, Esc leaves it to its terminal."""
+
+    SCOPE = "question"
 
     def __init__(
         self,
@@ -179,17 +181,9 @@ class ExternalQuestionScreen(ApprovalScreen):
             self._read(self._arrived)
         self._describe()
 
-    def _draw_keys(self) -> None:
-        verb = "Answer" if self._asked.choices else "Allow once"
-        self.show_keys(
-            (
-                KeyHint("y", verb, "approve"),
-                KeyHint("n", "Deny", "deny"),
-                KeyHint("r", "Deny, say why", "deny_with_reason"),
-                KeyHint("esc", "Later", "back"),
-                KeyHint("?", "Help", "help"),
-            )
-        )
+    def label_of(self, action: Action) -> str:
+        is_choice = action.id == "approval.approve" and bool(self._asked.choices)
+        return "Answer" if is_choice else super().label_of(action)
 
     def action_approve(self) -> None:
         if not self._may_approve():
@@ -212,7 +206,7 @@ class ExternalQuestionScreen(ApprovalScreen):
             for number, label in enumerate(known[:20], 1)
         ]
         if one.get("multiSelect") or not 0 < len(known) <= MOST_OPTIONS:
-            what = "numbers, or your own words" if one.get("multiSelect") else "a number, or your own words"
+            what = "numbers or your own answer" if one.get("multiSelect") else "a number or your own answer"
             hint: list[Piece] = [(what, "muted")]
             self._ask_words([heading, *options, hint], one, chosen)
             return
@@ -221,7 +215,7 @@ class ExternalQuestionScreen(ApprovalScreen):
             for number, label in enumerate(known, 1)
         }
         keys["t"] = partial(self._ask_words, [heading], one, chosen)
-        last: list[Piece] = [("t", "key"), (" your own words   ", "text"), ("esc", "key"), (" back", "text")]
+        last: list[Piece] = [("t", "key"), (" your own answer   ", "text"), ("esc", "key"), (" back", "text")]
         self.prompt.ask_key([heading, *options, last], keys)
 
     def _ask_words(
@@ -238,39 +232,25 @@ class ExternalQuestionScreen(ApprovalScreen):
         self.prompt.ask_line(question, typed, kind="choice", enter="Answer")
 
     def action_always(self) -> None:
-        self.say("another program's call is allowed once; always is for its own terminal", "waiting")
+        self.say("here you can only allow once; to always allow, use the session's terminal", "waiting")
 
     def action_back(self) -> None:
-        self._leave("the question waits, here and in its terminal", "muted", seconds=3)
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Question of another terminal",
-                [
-                    ("y", "allow this call, once, or choose answers; after the last row was in sight"),
-                    ("n", "deny"),
-                    ("r", "deny, with a reason sent to the agent"),
-                    ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
-                    ("esc", "leave the question to its terminal"),
-                ],
-            )
-        ]
+        self._leave("the question is still pending, here and in the session's terminal", "muted", seconds=3)
 
 
 def outcome_words(asked: ExternalQuestion, now: object) -> str:
     """What became of a question, in one line. `now`: its row, if there is one."""
     what = clip(sanitize(asked.tool), 40)
     if not isinstance(now, ExternalQuestion) or now.status == "ended":
-        return f"{what}: the question is gone; it was answered in its terminal, or its process ended"
+        return f"{what}: no longer pending; answered in its terminal, or its process ended"
     if now.status == "sent":
         by = f" by {sanitize(now.decided_by)}" if now.decided_by else ""
-        return f"{what}: an answer was sent{by}, and is not confirmed yet"
+        return f"{what}: answer sent{by}, not confirmed yet"
     if not now.decided_by:
         return f"{what}: {now.outcome} in its terminal"
     sent = "denied" if now.answer.get("behavior") == "deny" else "allowed"
     if sent != now.outcome:
-        return f"{what}: {now.outcome} in its terminal, which was faster than the answer from here"
+        return f"{what}: {now.outcome} in its terminal first; your answer was not used"
     return f"{what}: {now.outcome}, confirmed by its program"
 
 
@@ -349,21 +329,21 @@ def ask_instructions(screen: WatchScreen, session: ExternalSession | None) -> No
             screen.say(screen.trouble(fault), "failed", seconds=12)
             return
         said = (
-            "sent with its next compactions" if text.strip() else "nothing more is sent with its compactions"
+            "instructions set for its next compactions" if text.strip() else "compaction instructions removed"
         )
         screen.say(f"✓ {said}", "done")
 
     name = terminals.name_of(session)
     question: list[list[Piece]] = [
-        [(f"What should the compactions of {name} keep?", "strong")],
-        [("It is added to the program's own instructions each time; empty: nothing more.", "muted")],
+        [(f"What should compactions of {name} keep?", "strong")],
+        [("Added to the program's own instructions each time. Empty = remove.", "muted")],
     ]
     screen.prompt.ask_line(
         question,
         typed,
         kind="instructions",
         value=" ".join(sanitize(before).split()),
-        enter="Keep",
+        enter="Set",
         keeps_lines=True,
     )
 
@@ -373,11 +353,9 @@ def show_dropped(screen: WatchScreen, session: ExternalSession | None) -> None:
     newest = session.compactions[-1] if session is not None and session.compactions else {}
     path, size = newest.get("path"), newest.get("bytes")
     if session is None or not newest:
-        screen.say(
-            "its terminal reported no compaction; Enter opens the session with those of its log", "muted"
-        )
+        screen.say("the terminal reported no compactions; Enter opens the ones in the session log", "muted")
     elif session.program != "claude-code" or not isinstance(path, str) or not isinstance(size, int):
-        screen.say("the log's size before it is not known; Enter opens the session", "muted")
+        screen.say("the log position of the compaction is unknown; Enter opens the session", "muted")
     else:
         screen.say("reading the log …", "muted")
         work = partial(_read_dropped, screen, session, Path(path), size)
@@ -454,13 +432,13 @@ class DroppedScreen(PromptScreen):
 
     @property
     def heading(self) -> str:
-        return f"What the compaction of {terminals.name_of(self._session)} drops"
+        return f"Dropped by the compaction of {terminals.name_of(self._session)}"
 
     def lines(self, width: int) -> Sequence[PageLine]:
         newest = self._session.compactions[-1]
         count = formatting.plural(len(self._shown.messages), "message")
         facts = [
-            f"{terminals.dropping(self._session)}; {count}{' (older ones are in the log)' if self._is_cut else ''}",
+            f"{terminals.dropping(self._session)}; {count}{' (older ones in the log)' if self._is_cut else ''}",
             f"log: {terminals.line(str(newest.get('path')), 500)}",
         ]
         if isinstance(sent := newest.get("instructions"), str) and sent:

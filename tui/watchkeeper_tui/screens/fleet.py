@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
@@ -22,6 +22,7 @@ from watchkeeper.store.snapshot import FleetReader, FleetRow
 from watchkeeper.store.workers import WorkerRow, load_workers
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen, WatchScreen
 from watchkeeper_tui.screens.external import answer_question_of, ask_instructions, show_dropped
@@ -34,7 +35,7 @@ from watchkeeper_tui.snapshot import (
     state_word,
 )
 from watchkeeper_tui.watch_app import watch_app
-from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import CRAMPED, KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content, set_title
 from watchkeeper_tui.widgets.sessions import wrapped
 
@@ -115,12 +116,16 @@ def fleet_condition(
             _line(words),
         )
     if row.budget_reached and state is SessionState.PAUSED:
-        return Condition("‖", Waiting.BUDGET, "waiting", reason or "too little of the budget is left")
+        return Condition("‖", Waiting.BUDGET, "waiting", reason or "remaining budget too small")
     if state is SessionState.DEAD and row.queued_at is not None:
-        return Condition("◷", "queued", "muted", "waits for a worker; w lists them, and wk show says why")
+        return Condition(
+            "◷", "queued", "muted", "waiting for a worker; w lists workers, `wk show` explains why"
+        )
     if state is SessionState.DEAD:
         limit = f"; {limit_text(row.limit, now)}" if row.limit is not None else ""
-        return Condition("†", "stopped", "dead", f"the background process is gone; r there continues{limit}")
+        return Condition(
+            "†", "stopped", "dead", f"background process gone; open the session, then r resumes{limit}"
+        )
     if row.limit is not None and not row.working:
         return Condition("◷", Waiting.LIMIT, "slot", limit_text(row.limit, now))
     quiet = now - row.last_active
@@ -164,7 +169,7 @@ class FleetView(RowView[FleetRow]):
     """One row a session: those that run first, then the others; each the newest first."""
 
     HEADINGS = True
-    EMPTY = "no session runs, is paused or was active today; s lists all"
+    EMPTY = "no sessions running, paused or active today; s lists all"
 
     def columns(self) -> Sequence[Column]:
         return _WIDE if self.size.width >= _WIDE_FROM else _NARROW
@@ -176,6 +181,10 @@ class FleetView(RowView[FleetRow]):
         self.outside: dict[str, ExternalSession] = {}
         """Those of other terminals, by the id of the row."""
         self.asked: dict[str, tuple[ExternalQuestion, ...]] = {}
+
+    def set_rows(self, rows: Sequence[FleetRow]) -> None:
+        self.hide(*(() if any(row.cost_usd for row in rows) else ("cost", "$/m")))
+        super().set_rows(rows)
 
     def row_id(self, row: FleetRow) -> str:
         return row.id
@@ -210,10 +219,10 @@ class FleetView(RowView[FleetRow]):
 
 def _plan(row: FleetRow) -> list[Piece]:
     """A bar and a count of the tasks that are done; failures marked."""
-    if not row.tasks:
+    if not row.tasks_planned:
         return [("-", "muted")]
-    filled = formatting.bar_cells(row.tasks_done / row.tasks, _BAR_CELLS)
-    count = f" {row.tasks_done}/{row.tasks}"
+    filled = formatting.bar_cells(row.tasks_done / row.tasks_planned, _BAR_CELLS)
+    count = f" {row.tasks_done}/{row.tasks_planned}"
     return [
         ("█" * filled, "done"),
         ("░" * (_BAR_CELLS - filled), "bar_empty"),
@@ -267,18 +276,8 @@ class FleetScreen(WatchScreen):
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-low"), (20, "-tall")]  # noqa: RUF012
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "attention", "Next that needs you", show=False, id="fleet.attention"),
-        Binding("a", "answer", "Answer", show=False, id="fleet.answer"),
-        Binding("c", "dropped", "What a compaction drops", show=False, id="fleet.dropped"),
-        Binding("i", "instructions", "Instructions for compactions", show=False, id="fleet.instructions"),
-        Binding("v", "view", "Open read-only", show=False, id="fleet.view"),
-        Binding("t", "timeline", "Timeline", show=False, id="fleet.timeline"),
-        Binding("s", "sessions", "Sessions", show=False, id="fleet.sessions"),
-        Binding("w", "workers", "Workers", show=False, id="fleet.workers"),
-        Binding("y", "copy", "Copy", show=False, id="fleet.copy"),
-        Binding("escape,W", "back", "Back", show=False, id="fleet.back"),
-    ]
+    SCOPE = "fleet"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("fleet")
 
     def __init__(self, session_ids: Sequence[str] = (), select: str = "") -> None:
         """`select`: the session to select first."""
@@ -288,6 +287,9 @@ class FleetScreen(WatchScreen):
         self._fleet: Fleet | None = None
         self._order: dict[str, int] = {}
         """When each session that is not imported was seen first."""
+
+    def whereabouts(self) -> tuple[str, ...]:
+        return ("fleet",)
 
     def compose(self) -> ComposeResult:
         yield FleetView()
@@ -389,29 +391,32 @@ class FleetScreen(WatchScreen):
         problem = self.watch_app.snapshot.problem
         standing: list[Piece] = [(f"! {sanitize(problem)}", "failed")] if problem else []
         if self._fleet is None and not problem:
-            standing = [("reading …", "muted")]
+            standing = [("loading …", "muted")]
         self.query_one(StatusLine).pieces = tuple(self.with_notice(standing, now))
-        self.show_keys(
-            (
-                KeyHint("enter", "Open", "press('enter')"),
-                *([KeyHint("e", "Next that needs you", "attention")] if needy else []),
-                *(self._terminal_hints(outside) if outside is not None else ()),
-                KeyHint("t", "Timeline", "timeline"),
-                KeyHint("v", "Read-only", "view"),
-                KeyHint("s", "Sessions", "sessions"),
-                KeyHint("w", "Workers", "workers"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
-            )
-        )
+        self.show_keys()
 
-    def _terminal_hints(self, outside: ExternalSession) -> Iterator[KeyHint]:
-        """What can be done with a session in another terminal."""
-        asked = self.view.asked.get(outside.session_id, ())
-        yield KeyHint("a", "Answer", "answer", terminals.why_not_answer(outside, asked))
-        if outside.compactions:
-            yield KeyHint("c", "What is dropped", "dropped")
-        yield KeyHint("i", "Tell compactions", "instructions", terminals.why_not_instruct(outside))
+    def why_not(self, action: Action) -> str:
+        chosen = self.view.selected
+        outside = self.view.outside.get(chosen.id) if chosen is not None else None
+        if action.id == "attention":
+            return (
+                ""
+                if any(self.view.condition(row).needs_attention for row in self.view.rows)
+                else "no session needs you"
+            )
+        if action.id not in ("answer", "dropped", "instructions"):
+            return ""
+        if outside is None:
+            return "only for sessions in other terminals"
+        if action.id == "dropped":
+            return "" if outside.compactions else "no compactions"
+        if action.id == "instructions":
+            return terminals.why_not_instruct(outside)
+        return terminals.why_not_answer(outside, self.view.asked.get(outside.session_id, ()))
+
+    def action_fleet(self) -> None:
+        """The key that opens it closes it."""
+        self.action_back()
 
     @property
     def _chosen(self) -> ExternalSession | None:
@@ -445,7 +450,7 @@ class FleetScreen(WatchScreen):
     def action_answer(self) -> None:
         """Open the question of the selected session in another terminal."""
         if self._chosen is None:
-            self.say("Enter opens the session; a answers its question there", "muted")
+            self.say("Enter opens the session; a answers there", "muted")
         else:
             answer_question_of(self, self._chosen.session_id)
 
@@ -468,9 +473,6 @@ class FleetScreen(WatchScreen):
         elif row is not None:
             self.watch_app.open_timeline(row.id)
 
-    def action_sessions(self) -> None:
-        self.watch_app.open_sessions("")
-
     def action_workers(self) -> None:
         """List the workers of every machine."""
         self.app.push_screen(WorkersScreen())
@@ -483,26 +485,6 @@ class FleetScreen(WatchScreen):
     def action_back(self) -> None:
         self.app.pop_screen()
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Fleet",
-                [
-                    ("enter", "open the session"),
-                    ("e", "the next session that needs you"),
-                    ("a", "answer a question of another terminal: allow once, deny, choose"),
-                    ("c", "what its newest compaction drops"),
-                    ("i", "tell its compactions what to keep"),
-                    ("v", "open it read-only"),
-                    ("t", "its timeline"),
-                    ("s", "every session"),
-                    ("w", "the workers of every machine"),
-                    ("y", "copy its id"),
-                    ("esc, W", "back"),
-                ],
-            )
-        ]
-
 
 # --- Workers ------------------------------------------------------------------------------------------------
 
@@ -511,7 +493,7 @@ class WorkersView(RowView[WorkerRow]):
     """One row a worker, the oldest first."""
 
     HEADINGS = True
-    EMPTY = "no worker; start one with wk worker"
+    EMPTY = "no workers; `wk worker` starts one"
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("state", 10),
         Column("machine", 12, flexible=True),
@@ -543,10 +525,8 @@ class WorkersScreen(ReadingScreen):
 
     PLACE = "workers"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "copy", "Copy", show=False, id="workers.copy"),
-        Binding("escape,w", "back", "Back", show=False, id="workers.back"),
-    ]
+    SCOPE = "workers"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("workers")
 
     def __init__(self) -> None:
         super().__init__()
@@ -587,29 +567,19 @@ class WorkersScreen(ReadingScreen):
         )
         return self.view, (("Workers", "strong"), (about, "muted"))
 
-    def keys(self) -> Sequence[KeyHint]:
+    def why_not(self, action: Action) -> str:
         row = self.view.selected
-        return (KeyHint("enter", "Session", "press('enter')"),) if row is not None and row.sessions else ()
+        return (
+            "" if action.id != "open" or (row is not None and row.sessions) else "this worker has no session"
+        )
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         row = self.view.selected
         if row is None or not row.sessions:
-            self.say("this worker drives no session", "muted")
+            self.say("this worker has no session", "muted")
         else:
             self.watch_app.open_session(row.sessions[0])
 
     def copied(self) -> str:
         row = self.view.selected
         return _line(f"{row.id} {row.machine} {row.pid}") if row is not None else ""
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Workers",
-                [
-                    ("enter", "the first session of the worker"),
-                    ("y", "copy its id, machine and process id"),
-                    ("esc, w", "back"),
-                ],
-            )
-        ]

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.binding import BindingType
 
 from watchkeeper.store.agent_snapshot import ArtifactFacts, session_artifacts
 from watchkeeper.store.driver import Queries
 from watchkeeper.store.external import ExternalSession
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.outcome import RunOutcome, load_outcome
-from watchkeeper.store.snapshot import CompactionFacts
+from watchkeeper.store.projection import CompactionFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import ACTIONS, BY_ID, PLAN_EDITS, Action, Target, is_planner, target_of
+from watchkeeper_tui.actions import ACT, BY_ID, KEEP, OPEN, Action, Group, bindings
 from watchkeeper_tui.control import ReadOnlyControl
-from watchkeeper_tui.keymap import Parsed
 from watchkeeper_tui.plan_tree import ORDERS, plan_rows
+from watchkeeper_tui.requests import Target, is_planner, target_of
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
 from watchkeeper_tui.screens.base import SessionScreen
+from watchkeeper_tui.settings import with_tab
 from watchkeeper_tui.snapshot import Roster, SessionState, Snapshot
-from watchkeeper_tui.widgets.agent import PAGES, AgentPane
+from watchkeeper_tui.widgets.agent import PAGES, AgentPane, TranscriptPane
 from watchkeeper_tui.widgets.bars import (
     ChipLine,
     Crumb,
     Header,
-    KeyHint,
     KeyLine,
     Prompt,
     StatusLine,
@@ -43,131 +42,23 @@ from watchkeeper_tui.widgets.rows import Piece, RowView
 if TYPE_CHECKING:
     from watchkeeper.store.fork import ForkResult
 
-Group = tuple[str, list[tuple[str, str]]]
-PANE_HELP: dict[str, Group] = {
-    "plan": (
-        "This pane: the plan",
-        [
-            ("left right", "fold and unfold a branch"),
-            ("Σ", "tokens, cost and rate of the row and all below it"),
-            ("~$1.00  $1.00+", "an estimate; at least so much, for some calls have no price"),
-            ("- =", "collapse all, expand all"),
-            ("o", "order: as planned, by cost, tokens, context, or who needs you first"),
-            ("space", "mark, for an action on several"),
-            ("/", "keep the rows with these words: names, states, models"),
-            ("enter, double click", "open the agent, full screen"),
-        ],
-    ),
-    "events": (
-        "This pane: events",
-        [
-            ("k, PgUp, wheel", "scroll back; new events are counted"),
-            ("G", "follow the newest again"),
-            ("/", "keep the events with these words"),
-            (
-                "enter, double click",
-                "open what it is about: the call, the message, the compaction; esc comes back",
-            ),
-        ],
-    ),
-    "agent": (
-        "This pane: the agent",
-        [
-            ("left right, click", "the tabs"),
-            ("enter", "unfold what is folded; open a compaction"),
-            ("/", "search the transcript, the facts and observations"),
-            ("n N", "next, previous match of the search"),
-            ("{ }", "by message"),
-            ("W", "the next words of the user"),
-            ("c", "to where the transcript was compacted"),
-            (
-                "*",
-                "pin the fact under the cursor to every prompt; keep the message under it as it is; or take it out",
-            ),
-            ("y", "copy the whole block"),
-        ],
-    ),
-    "compaction": (
-        "This pane: compaction",
-        [
-            ("enter, double click", "open a pass: what it replaced, and by what"),
-            ("…", "an agent that comes near to one; the last column says how near"),
-            ("◔ buffered", "an observation made ahead of need"),
-        ],
-    ),
-}
+STATES: Group = (
+    "States",
+    [
+        ("● working  ◔ slot  ? question", "‖ paused  ↻ retrying  ! silent"),
+        ("✓ done  ✗ failed  † stopped  ○ idle", "· pending  ~ stale  × cancelled  □ ended  - dropped"),
+        ("Σ", "tokens, cost and rate including sub-agents"),
+        ("~$1.00  $1.00+", "estimate; lower bound (some calls have no price)"),
+    ],
+)
 
 
-def live_help(pane: str) -> list[Group]:
-    """Titles, each with keys and what they do."""
-    return [
-        PANE_HELP[pane],
-        (
-            "Act on the selected agent, or on those marked with space",
-            [(action.key, action.help) for action in ACTIONS if action.key],
-        ),
-        (
-            "Look around",
-            [
-                ("j k, arrows, g G, PgUp PgDn", "move; the mouse and its wheel too"),
-                ("1 2 3 4, tab, shift+tab", "plan, events, agent, compaction"),
-                ("left right, h l", "fold and unfold the plan; the tabs of the agent"),
-                ("[ ]", "previous, next agent"),
-                ("e", "next row that needs you, then sessions in other terminals"),
-                ("E", "next failed call"),
-                ("/ backspace", "filter or search; take off the last filter"),
-                ("o space - =", "order of the plan; mark; collapse all, expand all"),
-                ("f", "freeze the view; the run continues"),
-                ("z", "zoom the pane"),
-                ("< >  ^ _", "move the divider: left and right, up and down; the mouse drags it"),
-                ("y", "copy"),
-            ],
-        ),
-        (
-            "Open",
-            [
-                ("i", "a report on the agent: task, result, artifacts, tools, statistics"),
-                ("t", "timeline: what each agent did when"),
-                ("T", "charts of the agent and all below it: context, tokens per minute, cost"),
-                ("v", "artifacts: what the agents saved"),
-                ("w", "replay step by step"),
-                ("x K", "export; fork: a new session that begins at a step of this one"),
-                ("s W", "every session; several sessions at once, live"),
-                ("$", "usage: what all sessions cost, by day, model, project"),
-            ],
-        ),
-        (
-            "States",
-            [
-                ("● working  ◔ slot  ? question", "‖ paused  ↻ retrying  ! silent"),
-                (
-                    "✓ done  ✗ failed  † stopped  ○ idle",
-                    "· pending  ~ stale  × cancelled  □ ended  - dropped",
-                ),
-            ],
-        ),
-    ]
-
-
-VARIANTS: dict[str, dict[str, str]] = {
-    "pause": {"run": "pause_run", "now": "pause_now"},
-    "cancel": {"run": "cancel_run"},
-    "rerun": {"fresh": "rerun_fresh", "message": "rerun_message"},
-    "resume": {},
-    "undo": {},
-    "redo": {},
-    "approve": {},
-    "autosave_load": {},
-}
-"""The fixed arguments of commands that take no free text, with the action of each."""
-
-
-_FIRST_KEYS = (("j k", "choose an agent"), ("p", "pauses it"), ("C", "compacts"), ("u", "undoes that"), ("/", "searches"),
-               ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
-_FIRST_KEYS_WHEN_OVER = (("j k", "choose an agent"), ("w", "replays"), ("t", "shows the timeline"), ("/", "searches"),
-                         ("s", "lists sessions"), ("?", "shows all keys"))  # fmt: skip
+_FIRST_KEYS = (("rows.down", "moves"), ("pause", "pauses an agent"), ("compact", "compacts its context"), ("undo", "undoes a compaction"),
+               ("filter", "searches"), ("sessions", "lists sessions"), ("help", "shows all keys"))  # fmt: skip
+_FIRST_KEYS_WHEN_OVER = (("rows.down", "moves"), ("replay", "replays"), ("timeline", "shows the timeline"), ("filter", "searches"),
+                         ("sessions", "lists sessions"), ("help", "shows all keys"))  # fmt: skip
 """What a new user reads on opening the dashboard for the first time."""
-_ACTS_WHEN_OVER = frozenset({"answer", "resume", "rerun", "compact"})
+_OVER = frozenset({"answer", "resume", "rerun", "compact"})
 _SHOWN_WHEN_OVER = (("replay", "w", "Replay"), ("timeline", "t", "Timeline"), ("artifacts", "v", "Artifacts"), ("agent.report", "i", "Report"),
                     ("export", "x", "Export"), ("fork", "K", "Fork"))  # fmt: skip
 _SHOWN_ALWAYS = (("filter", "/", "Filter"), ("freeze", "f", "Freeze"), ("zoom", "z", "Zoom"), ("sessions", "s", "Sessions"))  # fmt: skip
@@ -176,55 +67,15 @@ _SHOWN_LAST = (("charts", "T", "Charts"),)
 _OVER = frozenset(
     {SessionState.DONE, SessionState.ENDED, SessionState.FAILED, SessionState.CANCELLED, SessionState.PAUSED}
 )
-_SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
+_PANE_SCOPES = {"compaction": "compactions", "transcript": "agent"}
+"""What the table of actions calls a pane, where a screen has its name."""
 
 
 class LiveScreen(SessionScreen, ActingScreen):
     """What goes on, and what can be done about it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *[
-            Binding(action.key, f"act('{action.id}')", action.label, show=False, id=f"act.{action.id}")
-            for action in ACTIONS
-            if action.key
-        ],
-        Binding("1", "pane('plan')", "Plan", show=False, id="pane.plan"),
-        Binding("2", "pane('events')", "Events", show=False, id="pane.events"),
-        Binding("3", "pane('agent')", "Agent", show=False, id="pane.agent"),
-        Binding("4", "pane('compaction')", "Compaction", show=False, id="pane.compaction"),
-        Binding("tab", "next_pane(1)", "Next pane", show=False, id="pane.next"),
-        Binding("shift+tab", "next_pane(-1)", "Previous pane", show=False, id="pane.previous"),
-        Binding("left_square_bracket", "step_agent(-1)", "Previous agent", show=False, id="agent.previous"),
-        Binding("right_square_bracket", "step_agent(1)", "Next agent", show=False, id="agent.next"),
-        Binding("e", "attention", "Next that needs you", show=False, id="attention"),
-        Binding("E", "next_error", "Next failed call", show=False, id="error.next"),
-        Binding("z", "zoom", "Zoom", show=False, id="zoom"),
-        Binding("i", "report", "Report", show=False, id="agent.report"),
-        Binding("o", "next_order", "Order", show=False, id="plan.order"),
-        Binding("less_than_sign", "divide('split', -5)", "Divider left", show=False, id="pane.narrower"),
-        Binding("greater_than_sign", "divide('split', 5)", "Divider right", show=False, id="pane.wider"),
-        Binding(
-            "circumflex_accent,ctrl+up", "divide('rows', -5)", "Divider up", show=False, id="pane.shorter"
-        ),
-        Binding("underscore,ctrl+down", "divide('rows', 5)", "Divider down", show=False, id="pane.taller"),
-        Binding("f", "freeze", "Freeze", show=False, id="freeze"),
-        Binding("slash", "filter", "Filter", show=False, id="filter"),
-        Binding("backspace", "drop_filter", "Take off the last filter", show=False, id="filter.drop"),
-        Binding("space", "mark", "Mark", show=False, id="mark"),
-        Binding("minus", "collapse_all", "Collapse all", show=False, id="collapse"),
-        Binding("equals_sign", "expand_all", "Expand all", show=False, id="expand"),
-        Binding("left,h", "fold(True)", "Collapse", show=False, id="fold"),
-        Binding("right,l", "fold(False)", "Expand", show=False, id="unfold"),
-        Binding("y", "copy", "Copy", show=False, id="copy"),
-        Binding("t", "timeline", "Timeline", show=False, id="timeline"),
-        Binding("v", "artifacts", "Artifacts", show=False, id="artifacts"),
-        Binding("w", "replay", "Replay", show=False, id="replay"),
-        Binding("x", "export", "Export", show=False, id="export"),
-        Binding("K", "fork", "Fork", show=False, id="fork"),
-        Binding("T", "charts", "Charts", show=False, id="charts"),
-        Binding("s", "sessions", "Sessions", show=False, id="sessions"),
-        Binding("escape", "back", "Back", show=False, id="back"),
-    ]
+    SCOPE = "live"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("live")
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,11 +101,7 @@ class LiveScreen(SessionScreen, ActingScreen):
     def compose(self) -> ComposeResult:
         yield Header()
         yield ChipLine()
-        with Container(id="panes"):
-            yield PlanView()
-            yield AgentPane()
-            yield EventsView()
-            yield CompactionView()
+        yield from self.panes(PlanView(), AgentPane(), TranscriptPane(), EventsView(), CompactionView())
         yield Prompt()
         yield StatusLine()
         yield KeyLine()
@@ -262,16 +109,18 @@ class LiveScreen(SessionScreen, ActingScreen):
     def on_mount(self) -> None:
         self.plan.focus()
         self.app.theme_changed_signal.subscribe(self, lambda _: self.call_after_refresh(self.redraw))
-        remembered = self.watch_app.layout_kept
-        tab = next((index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0)
-        self.agent_pane.set_reactive(AgentPane.tab, tab)
-        self.plan.set_reactive(PlanView.order, remembered.order)
         self._arrange()
 
     @property
     def crumbs(self) -> tuple[Crumb, ...]:
         session = self.snapshot.session
         return (Crumb("session", session.id, session.title or session.goal),) if session is not None else ()
+
+    def whereabouts(self) -> tuple[str, ...]:
+        chosen = self.plan.selected
+        agent = chosen.agent if chosen is not None else None
+        tab = (PAGES[self.agent_pane.tab].name,) if self.active_pane == "agent" else ()
+        return (*super().whereabouts(), *((f"agent {agent.label}", *tab) if agent is not None else ()))
 
     # What is shown.
 
@@ -297,12 +146,9 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def _hint_keys(self) -> None:
         """Show a new user the first keys, once."""
-        owners = (self.plan, self)
-        hints = (
-            (self._own_keys(keys, owners), words)
-            for keys, words in (_FIRST_KEYS_WHEN_OVER if self._is_over else _FIRST_KEYS)
-        )
-        words = ", ".join(f"{keys} {words}" for keys, words in hints if keys)
+        keys = _FIRST_KEYS_WHEN_OVER if self._is_over else _FIRST_KEYS
+        known = ((self.watch_app.key_for(name), words) for name, words in keys)
+        words = ", ".join(f"{key} {words}" for key, words in known if key)
         self.say(f"new here? {words}", "accent", seconds=15)
         self.watch_app.remember(hinted=True)
 
@@ -366,9 +212,26 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.frozen_at = None
         self.roster = self._newest_roster = Roster()
         self.plan.forget()
+        self._recall()
         self.events.forget()
-        self.agent_pane.filter_words = ""
+        self.agent_pane.filter_words = self.transcript.filter_words = ""
         self._frame()
+
+    @property
+    def _order_name(self) -> str:
+        """What the order of this session's plan is remembered as: own runs and imported sessions have one each."""
+        session = self.newest.session
+        is_imported = session is not None and imported_from(session.origin) is not None
+        return "imported_order" if is_imported else "order"
+
+    def _recall(self) -> None:
+        """Open the tab, and sort the plan, as this session or others of its kind were left."""
+        remembered, session = self.watch_app.layout_kept, self.newest.session
+        session_id = session.id if session is not None else ""
+        name = remembered.tabs.get(session_id, remembered.tab)
+        self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == name), 0)
+        self.plan.is_tree = remembered.ordered != session_id
+        self.plan.order = getattr(remembered, self._order_name)
 
     def _draw_edges(self, now: float) -> None:
         behind = (
@@ -385,13 +248,13 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.query_one(Header).update(
             self.newest, now, self._newest_roster, frozen_since=self.frozen_at, behind=behind if frozen else 0
         )
-        self.query_one(KeyLine).hints = tuple(self._hints())
+        self.show_keys()
         self.query_one(StatusLine).pieces = tuple(self.with_notice(self.standing(now), now))
 
     def standing(self, now: float) -> list[Piece]:
         pieces = status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
         if self._result is not None:
-            key = "Enter" if self._enter_opens_result else self.watch_app.key_for("artifacts", "v")
+            key = "Enter" if self._enter_opens_result else self.watch_app.key_for("artifacts")
             result = [(key, "key"), (f" opens {clip(sanitize(self._result.name), 40)}   ", "strong")]
             pieces = [*result, *pieces]
         return pieces
@@ -403,7 +266,8 @@ class LiveScreen(SessionScreen, ActingScreen):
     def choose_row(self) -> None:
         """Until the user chooses, look at whatever works: an agent at work says more than an idle planner. Once the run
         has ended, look at the planner, whose page begins with the outcome."""
-        if self.plan.touched or not self.plan.shown:
+        reads = self.plan.selected is not None and (self.active_pane != "plan" or self.prompt.is_asking)
+        if self.plan.touched or not self.plan.shown or reads:
             return
         session = self.snapshot.session
         if (
@@ -429,44 +293,32 @@ class LiveScreen(SessionScreen, ActingScreen):
         if with_agent is not None and with_agent.id != self.plan.selected_id:
             self.plan.select(with_agent.id, tell=False)
 
-    def _hints(self) -> list[KeyHint]:
-        """What can be done now, the most important first."""
-        target, key_for, session = self.target, self.watch_app.key_for, self.newest.session
-        is_over = self._is_over
-        acts = [BY_ID[name] for name in _SHOWN_KEYS if not is_over or name in _ACTS_WHEN_OVER]
-        if self.newest.approvals or self._terminal is not None:
-            acts.sort(key=lambda action: action.id != "answer")
-        hints = [
-            KeyHint(
-                key_for(f"act.{each.id}", each.key),
-                sanitize(each.label),
-                f"act('{each.id}')",
-                self._why_not(each, target),
-            )
-            for each in acts
-        ]
-        labels = {
-            "freeze": "Freeze" if self.frozen_at is None else "Unfreeze",
-            "fork": "Continue" if session is not None and imported_from(session.origin) else "Fork",
-        }
-        places = (*_SHOWN_WHEN_OVER, *_SHOWN_ALWAYS) if is_over else (*_SHOWN_ALWAYS, *_SHOWN_WHEN_LIVE)
-        return [
-            *hints,
-            *(
-                KeyHint(key_for(name, key), labels.get(name, label), name.rpartition(".")[2])
-                for name, key, label in places
-            ),
-            *(
-                KeyHint(key_for(f"act.{each.id}", each.key), label, f"act('{each.id}')", each.why_not(target))
-                for each, label in ((BY_ID[name], label) for name, label in PLAN_EDITS)
-            ),
-            *(
-                KeyHint(key_for(name, key), label, name.rpartition(".")[2])
-                for name, key, label in _SHOWN_LAST
-            ),
-            KeyHint(key_for("command", ":"), "Command", "command_bar"),
-            KeyHint(key_for("help", "?"), "Help", "help"),
-        ]
+    @property
+    def footer(self) -> str:
+        return "over" if self._is_over else "live"
+
+    def footer_actions(self) -> Sequence[Action]:
+        """What acts first, an answer before all; then how it is shown, or where the run is over, what opens something."""
+        over, asked = self._is_over, bool(self.newest.approvals) or self._terminal is not None
+
+        def rank(action: Action) -> int:
+            if action.id in ("command", "help"):
+                return 6
+            if action.id == "answer" and asked:
+                return 0
+            if action.group == ACT:
+                return 5 if action.id.startswith("plan_") else 1
+            return 2 if over == (action.group in (OPEN, KEEP)) else 3
+
+        return sorted(super().footer_actions(), key=rank)
+
+    def label_of(self, action: Action) -> str:
+        session = self.newest.session
+        if action.id == "freeze":
+            return "Freeze" if self.frozen_at is None else "Unfreeze"
+        if action.id == "fork" and session is not None and imported_from(session.origin):
+            return "Continue"
+        return super().label_of(action)
 
     # The open session's terminal, if a person started it in one.
 
@@ -477,11 +329,11 @@ class LiveScreen(SessionScreen, ActingScreen):
         session = self.newest.session
         return terminals.session_of(self.newest.external, session.id if session is not None else None)
 
-    def _why_not(self, action: Action, target: Target) -> str:
+    def why_not(self, action: Action) -> str:
         """Why an action cannot be done: of a session in another terminal, its question can be answered."""
         outside = self._terminal
         if outside is None or action.id not in ("answer", "compact"):
-            return action.why_not(target)
+            return action.not_now(self.target)
         if action.id == "compact":
             return terminals.why_not_instruct(outside)
         asked = terminals.questions_of(self.newest.external, outside.session_id)
@@ -519,9 +371,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         if event.view is self.plan and self._result is not None and self._enter_opens_result:
             self.watch_app.open_artifacts(self._result.digest)
         elif event.view is self.plan:
-            self.action_pane("agent")
-            if not self.has_class("-zoom"):
-                self.action_zoom()
+            self._read_agent()
         elif event.view is self.events:
             row, session = self.events.selected, self.snapshot.session
             if row is not None and session is not None:
@@ -533,10 +383,16 @@ class LiveScreen(SessionScreen, ActingScreen):
             elif chosen is not None:
                 self._show_agent(chosen.id)
 
+    def _read_agent(self) -> None:
+        """Go to the agent pane, over the whole screen."""
+        self.action_pane("agent")
+        if not self.has_class("-zoom") and not self.has_one_pane:
+            self.action_zoom()
+
     def _show_agent(self, agent_id: str | None) -> None:
         place = self.plan.shown.place_of_agent(agent_id)
         if place is None:
-            self.say("that agent has no row in the plan as it is filtered now", "muted")
+            self.say("the current filter hides this agent", "muted")
             return
         self.plan.select(self.plan.shown[place].id)
         self.action_pane("agent")
@@ -599,9 +455,12 @@ class LiveScreen(SessionScreen, ActingScreen):
         if session is not None:
             self.watch_app.open_timeline(session.id)
 
-    def action_export(self) -> None:
+    def action_export(self, form: str = "") -> None:
+        """Export in this form, or ask for one."""
         session = self.newest.session
-        if session is not None:
+        if session is not None and form:
+            self.export_session(session.id, form)
+        elif session is not None:
             self.ask_export(session.id, sanitize(session.title or session.goal))
 
     def action_fork(self) -> None:
@@ -610,7 +469,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         if session is None:
             return
         if self.newest.host_pid is not None:
-            self.say("Fork: the session is live; P pauses it", "muted")
+            self.say("Fork: the run is active; P pauses it", "muted")
             return
         if imported_from(session.origin):
             # What was not run here has no steps to fork at: a new session continues it.
@@ -644,30 +503,27 @@ class LiveScreen(SessionScreen, ActingScreen):
                 None,
             )
             if newest is None:
-                self.say("no call has failed", "muted")
+                self.say("no failed calls", "muted")
                 return
             self._show_agent(newest.agent_id)
-        self.action_pane("agent")
-        self.agent_pane.action_jump("error")
+        self.action_pane("transcript")
+        self.searchable.action_jump("error")
 
     def action_charts(self) -> None:
         """The selected row over time: an agent, or all below it."""
         row = self.plan.selected
         if row is None or not row.agent_ids:
-            self.say("this row has no agent yet", "muted")
+            self.say("this task has no agent yet", "muted")
             return
         agent = row.agent.id if row.agent is not None else row.agent_ids[0]
         others = [each for each in row.agent_ids if each != agent]
         name = row.name
         title = (
-            f"{clip(name, 40)} and {formatting.plural(len(others), 'agent')} below"
+            f"{clip(name, 40)} and {formatting.plural(len(others), 'sub-agent')}"
             if others
             else clip(name, 40)
         )
         self.watch_app.open_charts(title, [agent, *others])
-
-    def action_sessions(self) -> None:
-        self.watch_app.open_sessions("")
 
     def act(self, name: str, text: str = "") -> None:
         # From here on the selection is the user's: it must not move on to another agent under a preview.
@@ -692,95 +548,41 @@ class LiveScreen(SessionScreen, ActingScreen):
             answer_question_of(self, outside.session_id)
 
     def on_agent_pane_tab_opened(self, event: AgentPane.TabOpened) -> None:
-        self.watch_app.remember(tab=event.name)
+        session = self.newest.session
+        tabs = with_tab(self.watch_app.layout_kept, session.id if session is not None else "", event.name)
+        self.watch_app.remember(tab=event.name, tabs=tabs)
+        self._fill_third()
 
     def on_agent_pane_pin_changed(self, event: AgentPane.PinChanged) -> None:
         self.act("pin" if event.pinned else "unpin", event.which)
 
-    def help_groups(self) -> list[Group]:
-        return live_help(self.active_pane)
+    @property
+    def help_pane(self) -> str:
+        return _PANE_SCOPES.get(self.active_pane, self.active_pane)
 
-    # Commands that only this screen knows; the rest stand for actions.
+    def legend(self) -> list[Group]:
+        return [STATES]
 
-    def run_slash(self, parsed: Parsed) -> None:
-        assert parsed.slash is not None
-        name, argument = parsed.slash.name, parsed.argument
-        tabs = {"memory": "Memory", "context": "Memory", "usage": "Metrics", "cost": "Metrics"}
-        verb, _, words = argument.partition(" ")
-        if name == "memory" and verb == "sync":
-            self.act("memory_sync")
-        elif name == "memory" and verb not in ("", "status", "search"):
-            self.say("/memory takes status, sync, or search and words", "failed")
-        elif name in tabs:
-            if name == "memory":
-                self.agent_pane.filter_words = words.strip()
-            self.agent_pane.open_page(tabs[name])
-            self.action_pane("agent")
-            self.redraw()
-        elif name == "plan" and argument in ("add", "revise", "drop"):
-            self.act(f"plan_{argument}")
-        elif name == "plan":
-            self.say("/plan takes add, revise or drop", "failed")
-        elif name == "agent":
-            self.action_report()
-        elif name in ("artifacts", "charts", "fork", "freeze", "timeline"):
-            getattr(self, f"action_{name}")()
-        elif name == "grants":
-            self.show_grants()
-        elif name == "export" and self.newest.session is not None:
-            self.export_session(self.newest.session.id, argument)
-        elif parsed.slash.action and not (name == "autosave_load" and argument):
-            variants = VARIANTS.get(name)
-            if variants is None:
-                self.act(parsed.slash.action, argument)
-            elif argument in ("", *variants):
-                # An unknown argument is refused, never ignored.
-                self.act(variants.get(argument, parsed.slash.action))
-            else:
-                self.say(
-                    f"/{name} takes {' or '.join(variants) or 'no words'}; it acts on the rows selected or"
-                    " marked",
-                    "failed",
-                )
-        else:
-            super().run_slash(parsed)
+    # What only the command bar and the palette lead to.
 
-    def commands(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
-        """What the palette offers here beside the actions: its title, what it does, and how."""
-        yield "Report", "the selected agent's task, result, artifacts and statistics", self.action_report
-        yield "Compact with instructions", "say what to keep or drop", self._compact_with_instructions
-        if self._terminal is not None:
-            yield (
-                "What a compaction drops",
-                "the log of this session before its newest compaction",
-                lambda: self._act_on_terminal("dropped"),
-            )
-            yield (
-                "Instructions for compactions",
-                "what the compactions of this session should keep",
-                lambda: self._act_on_terminal("compact"),
-            )
-        yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
-        yield "Freeze", "freeze or unfreeze the view; the run continues", self.action_freeze
-        yield "Filter", "the plan, the events, or search the transcript", self.action_filter
-        yield "Next that needs you", "a question, a failure, a silence", self.action_attention
-        yield (
-            "Sort the plan",
-            "as planned, by cost, tokens, context, or who needs you",
-            self.action_next_order,
-        )
-        yield "Zoom", "the pane over the whole screen, and back", self.action_zoom
-        for page in PAGES:
-            if page.name != "Report":
-                yield page.name, "a tab of the agent pane", lambda name=page.name: self._open_page(name)  # type: ignore[misc]
-
-    def _open_page(self, name: str) -> None:
+    def action_page(self, name: str, words: str = "") -> None:
+        """Open a tab of the agent pane; of Memory, only what has these words."""
+        verb, _, wanted = words.partition(" ")
+        if verb not in ("", "status", "search"):
+            self.say(":memory takes status, sync or search WORDS", "failed")
+            return
+        if name == "Memory":
+            self.agent_pane.filter_words = wanted.strip()
         self.agent_pane.open_page(name)
         self.action_pane("agent")
+        self.redraw()
 
-    def _compact_with_instructions(self) -> None:
+    def action_grants(self) -> None:
+        self.show_grants()
+
+    def action_compact_with_instructions(self) -> None:
         action, target = BY_ID["compact"], self.target
-        reason = action.why_not(target)
+        reason = action.not_now(target)
         if reason:
             self.say(f"{action.label}: {reason}", "muted")
         else:
@@ -804,19 +606,20 @@ class LiveScreen(SessionScreen, ActingScreen):
         elif not self.target.tasks:
             self.say("select an agent first", "muted")
             return
-        self.action_pane("agent")
-        if not self.has_class("-zoom"):
-            self.action_zoom()
+        self._read_agent()
 
     def action_next_order(self) -> None:
         """Sort the plan in the next order."""
         orders = list(ORDERS)
-        now = self.watch_app.layout_kept.order
+        now, session = self.plan.order, self.newest.session
         wanted = orders[(orders.index(now) + 1) % len(orders)] if now in orders else orders[0]
-        self.watch_app.remember(order=wanted)
+        self.watch_app.remember(
+            **{self._order_name: wanted, "ordered": session.id if session is not None else ""}
+        )
+        self.plan.is_tree = False
         self.plan.order = wanted
         self.redraw()
-        self.say(f"the plan {ORDERS[wanted]}", "muted", seconds=3)
+        self.say(f"plan sorted {ORDERS[wanted]}", "muted", seconds=3)
 
     def action_attention(self) -> None:
         """Go to the next row that needs attention."""
@@ -838,7 +641,7 @@ class LiveScreen(SessionScreen, ActingScreen):
                 )
                 return
         if not self._next_terminal():
-            self.say("nothing needs you", "done")
+            self.say("nothing needs your attention", "done")
 
     def _next_terminal(self) -> bool:
         """Go to the first session in another terminal that needs a person, on the fleet screen; False without one."""
@@ -872,8 +675,8 @@ class LiveScreen(SessionScreen, ActingScreen):
         """Copy the content of the selected row."""
         pane = self.active_pane
         text = ""
-        if pane == "agent":
-            line = self.agent_pane.page.selected
+        if pane in ("agent", "transcript"):
+            line = (self.agent_pane if pane == "agent" else self.transcript).page.selected
             text = (line.copy or "".join(piece for piece, _ in line.pieces)) if line is not None else ""
         elif pane == "events":
             event = self.events.selected
@@ -885,7 +688,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.watch_app.copy_text(text)
             self.say(f"copied {len(text):,} characters", "done", seconds=3)
         else:
-            self.say("nothing to copy here", "muted", seconds=3)
+            self.say("nothing to copy", "muted", seconds=3)
 
     def action_freeze(self) -> None:
         """Freeze the view. New events are counted; nothing is paused."""
@@ -893,12 +696,12 @@ class LiveScreen(SessionScreen, ActingScreen):
         if self.frozen_at is None:
             self.frozen_at = now
             goes_on = ", the run continues" if self.newest.state is SessionState.LIVE else ""
-            self.say(f"the view is frozen{goes_on}; f unfreezes it", "muted")
+            self.say(f"view frozen{goes_on}; f unfreezes it", "muted")
         else:
             self.frozen_at = None
             # Drawn with the borders, below.
             self.set_reactive(LiveScreen.snapshot, self.newest)
-            self.say("following again", "muted", seconds=2)
+            self.say("view unfrozen", "muted", seconds=2)
         # The text first: the borders, and events that arrived meanwhile, repaint every pane.
         self.redraw_edges()
         self.call_after_refresh(self._frame_frozen)

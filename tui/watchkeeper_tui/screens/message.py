@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from watchkeeper.store.agent_snapshot import (
     ObservationFacts,
@@ -18,10 +18,12 @@ from watchkeeper.store.agent_snapshot import (
     observation,
     passes_of,
 )
-from watchkeeper.store.driver import Connection
-from watchkeeper.store.names import AGENT_NAME
+from watchkeeper.store.agents import load
+from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.search.messages import search
+from watchkeeper.store.sessions import of_agent
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.pages.memory import PASS_KEY
 from watchkeeper_tui.pages.transcript import (
     JUMPS,
@@ -38,7 +40,7 @@ from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy, text_unit
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import TranscriptBlock
-from watchkeeper_tui.widgets.bars import Crumb, KeyHint, KeyLine, PathLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import Crumb, KeyLine, PathLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, Piece, RowView, set_title
 
 AROUND = 60
@@ -86,13 +88,6 @@ class LinesView(RowView[PageLine]):
     """The transcript around the message."""
 
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right_curly_bracket", "screen.jump('message')", "Next message", show=False, id="message.next_message"),
-        Binding("left_curly_bracket", "screen.jump('message', -1)", "Previous message", show=False, id="message.previous_message"),
-        Binding("E", "screen.jump('error')", "Next failed call", show=False, id="message.next_error"),
-        Binding("W", "screen.jump('prompt')", "Next words of the user", show=False, id="message.next_prompt"),
-        Binding("c", "screen.compaction", "Next compaction", show=False, id="message.compaction"),
-    ]  # fmt: skip
 
     def row_id(self, row: PageLine) -> str:
         return row.id
@@ -116,16 +111,8 @@ class MessageScreen(WatchScreen):
     """`n` and `N` go through all messages of the session that hold the words, or that an observation cites; Enter unfolds,
     and opens a compaction; O opens the session."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "hit(1)", "Next", show=False, id="message.next"),
-        Binding("N", "hit(-1)", "Previous", show=False, id="message.previous"),
-        Binding("left_square_bracket", "page(-1)", "Earlier", show=False, id="message.earlier"),
-        Binding("right_square_bracket", "page(1)", "Later", show=False, id="message.later"),
-        Binding("m", "in_transcript", "In its transcript", show=False, id="message.in_transcript"),
-        Binding("o", "session", "Open the session", show=False, id="message.session"),
-        Binding("y", "copy", "Copy", show=False, id="message.copy"),
-        Binding("escape", "back", "Back", show=False, id="message.back"),
-    ]
+    SCOPE = "message"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("message")
 
     def __init__(self, session_id: str, place: Place, *, words: str = "", until: int = 0) -> None:
         """`until`: in a replay, the last message that there was; nothing later is shown, and nothing can be done."""
@@ -149,7 +136,7 @@ class MessageScreen(WatchScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self._draw_keys()
+        self.show_keys()
         self._read()
 
     @property
@@ -189,7 +176,7 @@ class MessageScreen(WatchScreen):
         if place != self._place or not self.is_usable:
             return
         if not isinstance(result, Around):
-            said = result if isinstance(result, Exception) else "that message is no longer in the database"
+            said = result if isinstance(result, Exception) else "this message is no longer in the database"
             self.say(f"! {self.trouble(said)}", "failed", seconds=12)
             return
         self._around = result
@@ -199,7 +186,7 @@ class MessageScreen(WatchScreen):
         if result.observation is None:
             # Only after a layout does the view know how far it can scroll.
             self.call_after_refresh(self.view.bring_up, f"{place.seq}.mark")
-        self._draw_keys()
+        self.show_keys()
 
     # Drawing.
 
@@ -242,8 +229,8 @@ class MessageScreen(WatchScreen):
             begins, ends = seen.first_seq, min(seen.last_seq, around.last_seq)
             yield from self._observation_lines(seen, width)
         if first > begins:
-            how = "" if seen is not None else "; [ reads them"
-            yield PageLine("earlier", ((f"… #{begins} to #{first - 1} are earlier{how}", "faint"),))
+            how = "" if seen is not None else "; [ loads them"
+            yield PageLine("earlier", ((f"… #{begins} to #{first - 1} earlier{how}", "faint"),))
         sought, cited = self._sought(items), {hit.seq for hit in around.hits} if seen is not None else set()
         # Behind an observation, each message was replaced.
         passes = [each for each in around.passes if first - 1 <= each.last <= last and seen is None]
@@ -267,12 +254,12 @@ class MessageScreen(WatchScreen):
         for each in passes:
             yield _rule(each, width)
         if last < ends:
-            yield PageLine("later", ((f"… #{last + 1} to #{ends} are later; ] reads them", "faint"),))
+            yield PageLine("later", ((f"… #{last + 1} to #{ends} follow; ] loads them", "faint"),))
 
     def _observation_lines(self, seen: ObservationFacts, width: int) -> Iterator[PageLine | Unit]:
         is_whole = _OBSERVATION in self._expanded
         head: list[Piece] = [(f"{sanitize(seen.kind)} {seen.id}", "compaction"),
-                             (f"  {formatting.tokens(seen.tokens)} tok, in place of #{seen.first_seq}–#{seen.last_seq}", "muted")]  # fmt: skip
+                             (f"  {formatting.tokens(seen.tokens)} tok, replaces #{seen.first_seq}–#{seen.last_seq}", "muted")]  # fmt: skip
         yield PageLine("observation.0", tuple(head), _OBSERVATION, seen.text)
         whole = seen.text.strip("\n")
         text = whole if is_whole else beginning(whole, FOLDED_OBSERVATION, width - 2, FOLDED_OBSERVATION)
@@ -282,11 +269,11 @@ class MessageScreen(WatchScreen):
         if len(text) < len(whole):
             more = f"  … {formatting.plural(max(1, whole.count(chr(10), len(text))), 'more line')}, Enter unfolds"
             yield PageLine("observation.more", ((more, "faint"),), _OBSERVATION, seen.text)
-        yield PageLine("behind", ((clip("── the messages behind it ", width).ljust(width, "─"), "accent"),))
+        yield PageLine("behind", ((clip("── source messages ", width).ljust(width, "─"), "accent"),))
 
     def _describe(self) -> None:
         around = self._around
-        pieces: list[Piece] = [("reading …", "muted")]
+        pieces: list[Piece] = [("loading …", "muted")]
         if around is not None and (self._words or around.observation is not None):
             line = self.view.selected
             seq = (
@@ -303,7 +290,7 @@ class MessageScreen(WatchScreen):
                 0,
             )
             more = "" if around.complete else "+"
-            what = "messages of this session with these words" if self._words else "cited messages"
+            what = "matching messages in this session" if self._words else "cited messages"
             pieces = [(f"{place} of {len(around.hits)}{more} {what}", "muted")]
         elif around is not None:
             pieces = []
@@ -311,49 +298,30 @@ class MessageScreen(WatchScreen):
                 (each for each in around.passes if each.first <= around.place.seq <= each.last), None
             )
             if replaced is not None:
-                pieces = [("◆ ", "compaction"), (f"compaction {replaced.number} replaced it   ", "muted"),
+                pieces = [("◆ ", "compaction"), (f"compaction {replaced.number} replaced this message   ", "muted"),
                           ("c", "key"), (" goes there", "muted")]  # fmt: skip
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
 
-    def _draw_keys(self) -> None:
-        around = self._around
-        none = (
-            "no message is cited"
-            if self._place.observation is not None
-            else "no other message of this session holds the words"
-        )
-        alone = "" if around is not None and len(around.hits) > 1 else none
-        go = (
-            KeyHint("m", "In its transcript", "in_transcript")
-            if self._place.observation is not None
-            else KeyHint("[ ]", "Earlier, later", "page(1)")
-        )
-        self.show_keys(
-            (
-                KeyHint("n N", "Next, previous", "hit(1)", alone),
-                KeyHint("↵", "Unfold", "open"),
-                go,
-                KeyHint("{ }", "Message", "jump('message')"),
-                KeyHint("E", "Error", "jump('error')"),
-                KeyHint(
-                    "c",
-                    "Compaction",
-                    "compaction",
-                    "" if around is not None and around.passes else "nothing was compacted",
-                ),
-                KeyHint("o", "Open the session", "session"),
-                KeyHint("y", "Copy", "copy"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("?", "Help", "help"),
+    def why_not(self, action: Action) -> str:
+        around, cites = self._around, self._place.observation is not None
+        if action.id == "next" and (around is None or len(around.hits) < 2):
+            return "no cited messages" if cites else "no other matching message in this session"
+        if action.id == "compaction.next" and not (around is not None and around.passes):
+            return "no compactions"
+        if (action.id == "behind" and not cites) or (action.id == "message.earlier" and cites):
+            return (
+                "available only for messages replaced by an observation"
+                if not cites
+                else "an observation has no neighbouring messages"
             )
-        )
+        return ""
 
     def tick(self, now: float) -> None:
         self._describe()
 
     # Going on.
 
-    def action_hit(self, step: int) -> None:
+    def action_next(self, step: int) -> None:
         around = self._around
         if around is None or not around.hits:
             return
@@ -368,7 +336,7 @@ class MessageScreen(WatchScreen):
         place = around.hits.index(around.place) if around.place in around.hits else 0
         found = around.hits[(place + step) % len(around.hits)]
         if found == around.place:
-            self.say("no other message of this session holds the words", "muted", seconds=3)
+            self.say("no other matching message in this session", "muted", seconds=3)
             return
         self._place, self._expanded = found, frozenset()
         self._read()
@@ -380,7 +348,7 @@ class MessageScreen(WatchScreen):
         edge = around.messages[0].seq - 1 if direction < 0 else around.messages[-1].seq + 1
         if not 1 <= edge <= around.last_seq:
             self.say(
-                "that is the first message" if direction < 0 else "that is the last message",
+                "first message reached" if direction < 0 else "last message reached",
                 "muted",
                 seconds=3,
             )
@@ -400,7 +368,7 @@ class MessageScreen(WatchScreen):
             here = (self._place.seq, -1)
         item = stepped(items, here, step)
         if item is None:
-            self.say(f"no {name} in what is read here", "muted", seconds=3)
+            self.say(f"no {name} in the loaded messages", "muted", seconds=3)
         else:
             self.view.bring_up(f"{item.block.key}.0")
             self._describe()
@@ -421,7 +389,7 @@ class MessageScreen(WatchScreen):
             else None
         )
         if passed is None or not rows:
-            self.say("nothing of what is read here was compacted", "muted", seconds=3)
+            self.say("no compaction in the loaded messages", "muted", seconds=3)
         else:
             self.watch_app.open_compaction(passed.id, until=self._until)
 
@@ -430,9 +398,9 @@ class MessageScreen(WatchScreen):
         line = self.view.selected
         seq = place_of_line(line.key)[0] if line is not None else 0
         if self._place.observation is None:
-            self.say("this is its transcript", "muted", seconds=3)
+            self.say("already in the transcript", "muted", seconds=3)
         elif not seq:
-            self.say("choose a message first", "muted", seconds=3)
+            self.say("select a message first", "muted", seconds=3)
         else:
             self.watch_app.open_message(self._session_id, self._place.agent_id, seq, until=self._until)
 
@@ -464,28 +432,6 @@ class MessageScreen(WatchScreen):
     def action_back(self) -> None:
         self.app.pop_screen()
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Message",
-                [
-                    (
-                        "n N",
-                        "next, previous message of the session with the words, or that the observation cites",
-                    ),
-                    ("[ ]", "earlier and later messages of the agent"),
-                    ("{ }", "by message"),
-                    ("E W", "next failed call; next words of the user"),
-                    ("c", "next compaction in the transcript; enter opens it"),
-                    ("m", "behind an observation: the message in its transcript"),
-                    ("enter", "fold, unfold"),
-                    ("o", "open the session"),
-                    ("y", "copy the block"),
-                    ("esc", "back to where you came from"),
-                ],
-            )
-        ]
-
 
 def _rule(each: PassRange, width: int) -> PageLine:
     """The line below the messages that a compaction replaced."""
@@ -501,18 +447,21 @@ def read_around(
 ) -> Around | None:
     """The messages around a message, or behind an observation, and the other places of the words in its session; None if
     it is gone. `known`: what was read before on this screen. `until`: the last message that there is; 0: all."""
-    row = connection.execute(
-        f"SELECT {AGENT_NAME}, a.last_seq, substr(coalesce(s.title, s.goal), 1, 200) FROM agents a JOIN sessions s"  # noqa: S608
-        " ON s.id = a.session_id"
-        " WHERE a.id = ? AND s.id = ?",
-        (place.agent_id, session_id),
-    ).fetchone()
-    if row is None:
+    reads = Queries(connection)
+    agent, session = load(reads, place.agent_id), of_agent(reads, place.agent_id)
+    if agent is None or session is None or session.id != session_id:
         return None
-    ends = min(until, row[1]) if until else row[1]
+    ends = min(until, agent.last_seq) if until else agent.last_seq
     passes = [each for each in passes_of(connection, place.agent_id) if each.first <= each.last <= ends]
     around = Around(
-        place, row[0], row[2], ends, (), (), True, tuple(sorted(passes, key=lambda each: each.last))
+        place,
+        agent.name,
+        session.name[:200],
+        ends,
+        (),
+        (),
+        True,
+        tuple(sorted(passes, key=lambda each: each.last)),
     )
     if place.observation is not None:
         seen = observation(connection, place.agent_id, place.observation)

@@ -13,28 +13,27 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.binding import BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
 from watchkeeper.store.fork import fork_session
+from watchkeeper.store.projection import CompactionFacts
 from watchkeeper.store.replay import Mark, Recording, turn_beside
-from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.replay_source import Frame, News, Opened, Playback, Problem, Projector
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import SessionScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, Roster, SessionState, Snapshot
 from watchkeeper_tui.watch_app import watch_app
-from watchkeeper_tui.widgets.agent import AgentPane
+from watchkeeper_tui.widgets.agent import AgentPane, TranscriptPane
 from watchkeeper_tui.widgets.bars import (
     ChipLine,
     Crumb,
     Header,
-    KeyHint,
     KeyLine,
     PathLine,
     Prompt,
@@ -191,7 +190,17 @@ class ReplayHeader(Header):
         groups.append((6, [("read-only  ", "muted")]))
         if session is None:
             return groups
-        groups.append((7, [(f"{formatting.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append(
+            (
+                7,
+                [
+                    (
+                        f"{formatting.plural(sum(not one.is_unit for one in self._snapshot.agents), 'agent')}  ",
+                        "muted",
+                    )
+                ],
+            )
+        )
         groups.append((2, self._counts()))
         groups.append((3, [(formatting.bill(session), "money")]))
         groups.append(
@@ -217,17 +226,18 @@ class ReplayEvents(EventsView):
 
     def scrolled(self) -> None:
         last = self.rows[-1].seq if self.rows else 0
-        pieces: list[Piece] = [("Events", "strong"), (f"  up to #{last:,}", "muted")]
+        pieces: list[Piece] = [("Events", "strong"), (f"  through #{last:,}", "muted")]
         if not self.following:
-            pieces.append(("  Enter goes there", "accent"))
+            pieces.append(("  Enter jumps there", "accent"))
         set_title(self, pieces, self.watch_app.palette)
 
 
 class ReplayCompactions(CompactionView):
     """The passes that there had been."""
 
-    EMPTY = "no compaction so far"
+    EMPTY = "no compactions so far"
     NUMBER = ""
+    IS_PREDICTED = False
 
 
 class ReplayAgentPane(AgentPane, inherit_bindings=False):
@@ -237,17 +247,17 @@ class ReplayAgentPane(AgentPane, inherit_bindings=False):
     NUMBER = ""
     SHOWS_SILENCE = False
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("h,comma", "tab(-1)", "Previous tab", show=False, id="replay.previous_tab"),
-        Binding("l,full_stop", "tab(1)", "Next tab", show=False, id="replay.next_tab"),
-        Binding("c", "to_compaction", "To the compaction", show=False, id="replay.to_compaction"),
-        Binding("right_curly_bracket", "step_message(1)", "Next message", show=False, id="replay.next_message"),
-        Binding("left_curly_bracket", "step_message(-1)", "Previous message", show=False, id="replay.previous_message"),
-        Binding("n", "find(1)", "Next match", show=False, id="replay.next_match"),
-        Binding("N", "find(-1)", "Previous match", show=False, id="replay.previous_match"),
-        Binding("E", "jump('error')", "Next failed call", show=False, id="replay.next_error"),
-        Binding("W", "jump('prompt')", "Next words of the user", show=False, id="replay.next_prompt"),
-    ]  # fmt: skip
+    SCOPE = "replay.agent"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("replay.agent")
+
+
+class ReplayTranscript(TranscriptPane, inherit_bindings=False):
+    """The transcript as it stood."""
+
+    NUMBER = ""
+
+    SCOPE = "replay.agent"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("replay.agent")
 
 
 FRAME_SECONDS = 0.1
@@ -260,34 +270,8 @@ _WHILE_ASKED = frozenset({"step", "edge"})
 class ReplayScreen(SessionScreen):
     """`space` plays, left and right step; the panes are those of the live screen."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "play", "Play", show=False, id="replay.play"),
-        Binding("left", "step(-1)", "Back", show=False, id="replay.back", priority=True),
-        Binding("right", "step(1)", "On", show=False, id="replay.on", priority=True),
-        Binding("shift+left,left_square_bracket", "turn(-1)", "Turn back", show=False, id="replay.turn_back"),
-        Binding("shift+right,right_square_bracket", "turn(1)", "Turn on", show=False, id="replay.turn_on"),
-        Binding("n", "mark(1)", "Next mark", show=False, id="replay.next_mark"),
-        Binding("N", "mark(-1)", "Previous mark", show=False, id="replay.previous_mark"),
-        Binding("minus,less_than_sign", "speed(-1)", "Slower", show=False, id="replay.slower"),
-        Binding("plus,equals_sign,greater_than_sign", "speed(1)", "Faster", show=False, id="replay.faster"),
-        Binding("i", "idle", "Skip idle time", show=False, id="replay.idle"),
-        Binding("home", "edge(-1)", "Beginning", show=False, id="replay.first", priority=True),
-        Binding("end", "edge(1)", "End", show=False, id="replay.last", priority=True),
-        *[
-            Binding(str(tenth), f"tenth({tenth})", f"{tenth}0 %", show=False, id=f"replay.tenth{tenth}")
-            for tenth in range(10)
-        ],
-        Binding("a", "agent", "Agent of this step", show=False, id="replay.agent"),
-        Binding("r", "read_on", "Read on", show=False, id="replay.read_on"),
-        Binding("F", "fork", "Fork", show=False, id="replay.fork"),
-        Binding("tab", "next_pane(1)", "Next pane", show=False, id="replay.next_pane"),
-        Binding("shift+tab", "next_pane(-1)", "Previous pane", show=False, id="replay.previous_pane"),
-        Binding("z", "zoom", "Zoom", show=False, id="replay.zoom"),
-        Binding("t", "timeline", "Timeline", show=False, id="replay.timeline"),
-        Binding("slash", "filter", "Filter", show=False, id="replay.filter"),
-        Binding("backspace", "drop_filter", "Take off the last filter", show=False, id="replay.drop_filter"),
-        Binding("escape", "back", "Back", show=False, id="replay.leave"),
-    ]
+    SCOPE = "replay"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("replay")
 
     _forking = False
 
@@ -330,11 +314,9 @@ class ReplayScreen(SessionScreen):
         yield ReplayHeader()
         yield PathLine()
         yield ChipLine()
-        with Container(id="panes"):
-            yield ReplayPlan()
-            yield ReplayAgentPane()
-            yield ReplayEvents()
-            yield ReplayCompactions()
+        yield from self.panes(
+            ReplayPlan(), ReplayAgentPane(), ReplayTranscript(), ReplayEvents(), ReplayCompactions()
+        )
         yield Prompt()
         yield Scrubber()
         yield StatusLine()
@@ -348,7 +330,7 @@ class ReplayScreen(SessionScreen):
         self._projector.start()
         self.frame_seconds = STILL_FRAME_SECONDS if self.watch_app.settings.reduced_motion else FRAME_SECONDS
         self.set_interval(self.frame_seconds, self._go_on)
-        self.say("reading the recording …", "muted", seconds=600)
+        self.say("loading the session …", "muted", seconds=600)
         self._draw_edges()
 
     def on_unmount(self) -> None:
@@ -390,19 +372,19 @@ class ReplayScreen(SessionScreen):
         if self._moment is not None:
             self.playback.go(bisect_right(self.playback.times, self._moment))
             self._moment = None
-        kind = "" if news.recording.by_event else "imported sessions step by message or tool call; "
+        kind = "" if news.recording.by_event else "imported session: each step is a message or tool call; "
         self._moved()
         if news.recording.damaged:
             lost = formatting.plural(news.recording.damaged, "event")
             self.say(
-                f"! {lost} cannot be read (damaged in the database); their content is missing here",
+                f"! {lost} unreadable (damaged in the database); content missing here",
                 "failed",
                 seconds=12,
             )
         elif again:
-            self.say(f"newer events loaded: {len(self.playback.times):,} steps now", "done", seconds=4)
+            self.say(f"newer events loaded: {len(self.playback.times):,} steps in total", "done", seconds=4)
         else:
-            self.say(f"{kind}space plays, ← → steps, [ ] turns", "accent", seconds=8)
+            self.say(f"{kind}space plays, ← → move by step, [ ] by turn", "accent", seconds=8)
 
     def _draw_newest(self) -> None:
         frame, self._frame = self._frame, None
@@ -451,7 +433,7 @@ class ReplayScreen(SessionScreen):
         """What follows the user's position at once, before the panes do."""
         self.query_one(ReplayHeader).update_replay(self.snapshot, self.playback, self.roster)
         self.scrubber.update(self.playback, self._marks)
-        self.show_keys(self._hints())
+        self.show_keys()
         self.draw_path()
         self._describe()
 
@@ -467,7 +449,7 @@ class ReplayScreen(SessionScreen):
             name = self.roster.names.get(last.agent_id or "", "")
             pieces += [(f"{name} ", "accent"), (last.text, "text")]
         if self._has_gone_on:
-            pieces.insert(0, ("newer events, r loads them  ", "waiting"))
+            pieces.insert(0, ("newer events; r loads them  ", "waiting"))
         self.query_one(StatusLine).pieces = tuple(notice or pieces)
 
     @property
@@ -475,25 +457,19 @@ class ReplayScreen(SessionScreen):
         recording = self._recording
         return recording is not None and recording.by_event and self._newest > len(recording.times)
 
-    def _hints(self) -> list[KeyHint]:
-        playing = self.playback.playing
-        none = "" if self._recording is not None else "the recording is being read"
-        hints = [
-            KeyHint("space", "Pause" if playing else "Play", "play", none),
-            KeyHint("← →", "Step", "step(1)", none),
-            KeyHint("[ ]", "Turn", "turn(1)", none),
-            KeyHint("F", "Fork…", "fork", none or self.why_not_fork()),
-            KeyHint("- +", "Speed", "speed(1)", none),
-            KeyHint("n N", "Mark", "mark(1)", none),
-            KeyHint("0-9", "Jump 10%", "tenth(0)", none),
-            KeyHint("i", "Idle", "idle", none),
-            KeyHint("a", "Its agent", "agent", none),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("?", "Help", "help"),
-        ]
-        if self._has_gone_on:
-            hints.insert(1, KeyHint("r", "Read on", "read_on"))
-        return hints
+    def label_of(self, action: Action) -> str:
+        return "Pause" if action.id == "replay.play" and self.playback.playing else super().label_of(action)
+
+    def why_not(self, action: Action) -> str:
+        if action.id == "replay.read_on":
+            return "" if self._has_gone_on else "no newer events"
+        if action.id == "fork" and self._recording is not None:
+            return self.why_not_fork()
+        return (
+            ""
+            if self._recording is not None or action.id in ("back", "help")
+            else "the session is still loading"
+        )
 
     # Going.
 
@@ -524,7 +500,7 @@ class ReplayScreen(SessionScreen):
 
     def action_read_on(self) -> None:
         if self._projector is not None:
-            self.say("reading on …", "muted", seconds=600)
+            self.say("loading newer events …", "muted", seconds=600)
             self._projector.read_on()
 
     def go_to(self, moment: float) -> None:
@@ -565,12 +541,17 @@ class ReplayScreen(SessionScreen):
         self.redraw()
         return True
 
+    def _pane_key(self, name: str) -> str:
+        return ""  # digits are places in the session
+
     def action_agent(self) -> None:
         """Look at the agent that the step was of."""
         acting = self.snapshot.events[-1].agent_id if self.snapshot.events else None
         if acting is None or not self._look_at(acting):
             self.say("this step has no agent", "muted", seconds=3)
         else:
+            if self.has_one_pane:
+                self.action_pane("agent")
             self._ask()
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
@@ -607,32 +588,17 @@ class ReplayScreen(SessionScreen):
         if isinstance(self.focused, RowView):
             self.focused.action_open()
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Replay",
-                [
-                    ("space", "play, pause; from the beginning where it is at the end"),
-                    ("← →", "one step: an event, or in an imported session a message or a call"),
-                    ("[ ]  shift+← →", "one turn"),
-                    ("n N", "next, previous mark: ✗ failure, ◆ compaction, ✓ task done"),
-                    ("- +  < >", "slower, faster: 1× to 64×"),
-                    ("i", "skip idle time, or play it"),
-                    ("home end  0-9", "beginning, end, each 10%; click or drag on the line"),
-                    ("enter", "on an event or a compaction: go there; there, open what it is about"),
-                    ("a", "look at the agent of this step"),
-                    ("/", "filter the plan or the events, search the transcript; there, n N go by match"),
-                    ("backspace", "take off the last filter"),
-                    ("t", "the timeline"),
-                    ("r", "load newer events"),
-                    ("F", "fork from this step; asks"),
-                ],
-            ),
-            (
-                "Panes",
-                [("tab", "next pane"), ("z", "zoom"), ("h l  , .", "the agent's tabs"), ("esc", "back")],
-            ),
-        ]
+    @property
+    def help_pane(self) -> str:
+        return "replay.agent" if self.active_pane in ("agent", "transcript") else ""
+
+    def action_next(self, step: int) -> None:
+        """The next match in a transcript that is searched, else the next mark."""
+        pane = self.transcript if self.active_pane == "transcript" else self.agent_pane
+        if self.active_pane in ("agent", "transcript") and pane.filter_words:
+            pane.action_next(step)
+        else:
+            self.action_mark(step)
 
     def on_scrubber_sought(self, event: Scrubber.Sought) -> None:
         self.playback.playing = False
@@ -655,7 +621,7 @@ class ReplayScreen(SessionScreen):
         turns = self._recording.turns if self._recording is not None else []
         found = turn_beside(turns, self.playback.position, step)
         if found is None:
-            self.say("no later turn" if step > 0 else "no earlier turn", "muted", seconds=3)
+            self.say("no later turns" if step > 0 else "no earlier turns", "muted", seconds=3)
         else:
             self.go(found)
 
@@ -664,18 +630,18 @@ class ReplayScreen(SessionScreen):
         self.playback.playing = False
         found = turn_beside([mark.position for mark in self._marks], self.playback.position, step)
         if found is None:
-            self.say("no later mark" if step > 0 else "no earlier mark", "muted", seconds=3)
+            self.say("no later marks" if step > 0 else "no earlier marks", "muted", seconds=3)
         else:
             self.go(found)
 
     def action_speed(self, step: int) -> None:
-        self.say(f"{self.playback.change_speed(step)}× the session's own pace", "muted", seconds=3)
+        self.say(f"{self.playback.change_speed(step)}× the original speed", "muted", seconds=3)
         self._draw_edges()
 
     def action_idle(self) -> None:
         self.playback.skips_idle = not self.playback.skips_idle
         self.say(
-            "idle time is skipped" if self.playback.skips_idle else "idle time is played", "muted", seconds=3
+            "idle time skipped" if self.playback.skips_idle else "idle time included", "muted", seconds=3
         )
         self._draw_edges()
 
@@ -690,12 +656,12 @@ class ReplayScreen(SessionScreen):
     def why_not_fork(self) -> str:
         """Why nothing can be forked here; empty where it can."""
         if self._forking:
-            return "a fork is being made"
+            return "a fork is in progress"
         if self.snapshot.session is None:
-            return "the recording is being read"
+            return "the session is still loading"
         if self._recording is not None and not self._recording.by_event:
-            return f"another program ran this session; `wk run --from {self.session_id}` carries it on"
-        return "" if self.snapshot.agents else "no agent had started yet, so there is nothing to fork"
+            return f"another program ran this session; `wk run --from {self.session_id}` continues it"
+        return "" if self.snapshot.agents else "no agent had started at this point"
 
     def action_fork(self) -> None:
         """Ask, then fork from the step that is shown."""
@@ -705,14 +671,14 @@ class ReplayScreen(SessionScreen):
             self.say(f"Fork: {reason}", "muted")
             return
         if self.shown_position != self.playback.position:
-            self.say("one moment: the step is being read", "muted", seconds=3)
+            self.say("this step is still loading", "muted", seconds=3)
             return
         session, seq = self.snapshot.session, self.seq
         assert session is not None
         name = clip(" ".join(sanitize(session.title or session.goal).split()), 60)
         lines = [
             f"Fork {name} after event #{seq:,}?",
-            "a new session, paused there; this one does not change. No tokens are spent until it is resumed",
+            "Creates a new, paused session; this one does not change. The fork uses no tokens until you resume it.",
         ]
         self.confirm(lines, lambda: self._fork(seq), free=True)
 
@@ -731,9 +697,8 @@ class ReplayScreen(SessionScreen):
                 return
             self.app.call_from_thread(
                 self._forked,
-                f"forked after event #{made.at_seq:,} as {made.session_id}, paused; `wk resume"
-                f" {made.session_id}` continues it,"
-                " and the list of sessions (s on the live screen) opens it",
+                f"forked after event #{made.at_seq:,} as {made.session_id} (paused). Run `wk resume {made.session_id}` to continue. "
+                "Press s on the live screen to list it.",
                 True,
             )
 
@@ -744,7 +709,7 @@ class ReplayScreen(SessionScreen):
         if self.is_usable:
             text = clip(sanitize(said), 300)
             self.say(
-                f"✓ {text}" if done else f"✗ not forked: {text}", "done" if done else "failed", seconds=20
+                f"✓ {text}" if done else f"✗ fork failed: {text}", "done" if done else "failed", seconds=20
             )
 
 

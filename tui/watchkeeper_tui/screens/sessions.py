@@ -3,21 +3,22 @@ back."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.timer import Timer
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.agents import names_of
+from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.fork import ForkResult
+from watchkeeper.store.imports import imported_from
 from watchkeeper.store.library import (
     UNDO_DAYS,
     DeleteResult,
@@ -26,12 +27,11 @@ from watchkeeper.store.library import (
     rename_session,
     restore_session,
 )
-from watchkeeper.store.names import AGENT_NAME
+from watchkeeper.store.projection import CountedSession
 from watchkeeper.store.search.messages import (
     ORDERS,
     RANKED_MESSAGES,
     MessageHit,
-    SessionLine,
     SessionPreview,
     fold,
     list_sessions,
@@ -43,6 +43,7 @@ from watchkeeper.store.search.messages import (
     typed_words,
 )
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
@@ -53,7 +54,6 @@ from watchkeeper_tui.widgets.bars import (
     Chip,
     ChipLine,
     Crumb,
-    KeyHint,
     KeyLine,
     Prompt,
     StatusLine,
@@ -79,7 +79,7 @@ BEST_MATCH = "best match"
 class Listed:
     """One reading of the list."""
 
-    rows: tuple[SessionLine, ...]
+    rows: tuple[CountedSession, ...]
     hits: dict[str, MessageHit]
     """Session → the newest of its messages that hold the words; of a ranked list, the best."""
     agents: dict[str, str]
@@ -106,7 +106,7 @@ def find_sessions(
     """
     filters = parse_filters(words)
     hits, whole = search_messages(connection, filters.text, cancelled=cancelled)
-    rows = list_sessions(connection, words, most, order=order, also=hits)
+    rows = list_sessions(Queries(connection), words, most, order=order, also=hits)
     best: dict[str, MessageHit] = {}
     if ranked and filters.words:
         for hit in search(
@@ -121,24 +121,20 @@ def find_sessions(
         )
     shown = {row.id for row in rows}
     hits = {session_id: hit for session_id, hit in {**hits, **best}.items() if session_id in shown}
-    names = agent_names(connection, [hit.agent_id for hit in hits.values()])
+    names = names_of(Queries(connection), [hit.agent_id for hit in hits.values()])
     found = ranked and bool(filters.words) and bool(rows)
     return Listed(rows, hits, names, whole, filters.deleted, filters.words, found)
 
 
-def _is_named(row: SessionLine, words: Sequence[str]) -> bool:
+def own_live_first(rows: Sequence[CountedSession], live: Container[str]) -> tuple[CountedSession, ...]:
+    """The runs of Watchkeeper that are live, then the others, each in the order in which they are given."""
+    return tuple(sorted(rows, key=lambda row: imported_from(row.origin) is not None or row.id not in live))
+
+
+def _is_named(row: CountedSession, words: Sequence[str]) -> bool:
     """Whether the session's name, which is its title or else its goal, holds every word."""
     name = fold(row.title or row.goal)
     return all(fold(word) in name for word in words)
-
-
-def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:
-    """What agents are called, by id."""
-    rows = connection.execute(
-        f"SELECT id, {AGENT_NAME} FROM agents a WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608
-        (json.dumps(agent_ids),),
-    )
-    return {row[0]: row[1] for row in rows}
 
 
 STATES = (("l", "live", "running"), ("p", "paused", "paused"), ("o", "done", "done"), ("f", "failed", "failed"),
@@ -162,7 +158,7 @@ def with_filter(search: str, kind: str, word: str) -> str:
     return " ".join([*kept, *([word] if word else [])])
 
 
-def values_of(rows: Sequence[SessionLine], kind: str) -> list[str]:
+def values_of(rows: Sequence[CountedSession], kind: str) -> list[str]:
     """The values of a kind of filter among these sessions, the most common first; at most nine."""
     if kind == "tag":
         found = [tag for row in rows for tag in tags_of(row)]
@@ -184,35 +180,18 @@ SESSIONS_AT_ONCE = 1_000
 """How many the list shows at first; more are read when the selection comes near its end."""
 
 
+_NEEDS_NO_ROW = frozenset({"filter", "sessions.filter", "sort", "sessions.group", "back", "command", "help"})
+_NOT_LIVE = frozenset({"fork", "sessions.delete", "sessions.name", "sessions.tags"})
+"""What is not done to a session that runs."""
+
+
 class SessionsScreen(WatchScreen):
     """The library. Enter opens; esc goes back to the session that was open."""
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy"), (22, "-even"), (30, "-high")]  # noqa: RUF012
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "search", "Search", show=False, id="sessions.search"),
-        Binding("t", "filter", "Filter", show=False, id="sessions.filter"),
-        Binding(
-            "backspace", "drop_filter", "Take off the last filter", show=False, id="sessions.drop_filter"
-        ),
-        Binding("o", "sort", "Sort", show=False, id="sessions.sort"),
-        Binding("b", "group", "Group", show=False, id="sessions.group"),
-        Binding("space", "mark", "Mark", show=False, id="sessions.mark"),
-        Binding("equals_sign", "compare", "Compare", show=False, id="sessions.compare"),
-        Binding("m", "message", "Message", show=False, id="sessions.message"),
-        Binding("v", "view", "Open read-only", show=False, id="sessions.view"),
-        Binding("p", "replay", "Replay", show=False, id="sessions.replay"),
-        Binding("n", "name", "Name", show=False, id="sessions.name"),
-        Binding("number_sign", "tags", "Tags", show=False, id="sessions.tags"),
-        Binding("F", "fork", "Fork", show=False, id="sessions.fork"),
-        Binding("c", "continue", "Continue", show=False, id="sessions.continue"),
-        Binding("x", "export", "Export", show=False, id="sessions.export"),
-        Binding("D", "delete", "Delete", show=False, id="sessions.delete"),
-        Binding("u", "undo", "Undo", show=False, id="sessions.undo"),
-        Binding("y", "copy", "Copy", show=False, id="sessions.copy"),
-        Binding("escape", "back", "Back", show=False, id="sessions.back"),
-        Binding("s", "back", "Back", show=False, id="sessions.leave"),
-    ]
+    SCOPE = "sessions"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("sessions")
 
     gone: tuple[DeleteResult, ...] = ()
     """What was deleted last, and can be undone by a key."""
@@ -233,7 +212,7 @@ class SessionsScreen(WatchScreen):
         self._hits: dict[str, MessageHit] = {}
         self._agents: dict[str, str] = {}
         self._most = SESSIONS_AT_ONCE
-        self._problem: str | None = "reading the sessions …"
+        self._problem: str | None = "loading sessions …"
         """Why the list is not what is in the database; None once it was read."""
         self._to_top = False
         """What comes next is another search's: its first row is selected, not the one in the old one's
@@ -251,7 +230,7 @@ class SessionsScreen(WatchScreen):
 
     def on_mount(self) -> None:
         self.view.focus()
-        self.redraw_keys()
+        self.show_keys()
         self.reload()
 
     @property
@@ -317,6 +296,8 @@ class SessionsScreen(WatchScreen):
         view.nothing = self._nothing()
         view.now = self.watch_app.now()
         view.hosts = self._hosts(rows)
+        if not result.ranked and self._order == next(iter(ORDERS)):
+            rows = own_live_first(rows, view.hosts)
         view.set_passages(self._passages(result) if result.words else None)
         rows = view.set_groups(rows, self._group)
         view.set_rows(rows)
@@ -335,20 +316,20 @@ class SessionsScreen(WatchScreen):
             named = _is_named(row, listed.words)
             found[row.id] = passage(
                 listed.hits.get(row.id),
-                "in its name" if named else "in its plan, facts, artifacts, folder or tags",
+                "in the name" if named else "in the plan, facts, artifacts, folder or tags",
             )
         return found
 
-    def _hosts(self, rows: tuple[SessionLine, ...]) -> dict[str, int]:
+    def _hosts(self, rows: tuple[CountedSession, ...]) -> dict[str, int]:
         """The hosts of those that say that they run; of the others only the open one's can live."""
         return self.watch_app.hosts(row.id for row in rows if row.status == "running")
 
     def _nothing(self) -> str:
         """What to say of an empty list."""
         if self.search_text:
-            return "no session has these words; Esc lists all again"
+            return "no matching sessions; Esc clears the search"
         return (
-            "no sessions yet; ctrl+n and `wk demo` start one, `wk import claude` imports those of Claude Code"
+            "no sessions yet; ctrl+n or `wk demo` starts one, `wk import claude` imports Claude Code sessions"
         )
 
     def _title(self, listed: Listed) -> None:
@@ -377,7 +358,7 @@ class SessionsScreen(WatchScreen):
             HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None
         )
         self.query_one(PreviewPane).show(row, self._preview, self.watch_app.now())
-        self.redraw_keys()
+        self.show_keys()
         if self._problem is not None:
             role = "failed" if self._problem.startswith("! ") else "muted"
             self.query_one(StatusLine).pieces = tuple(
@@ -385,7 +366,7 @@ class SessionsScreen(WatchScreen):
             )
             return
         if row is None:
-            text = "nothing found" if self.search_text else "no sessions yet"
+            text = "no matches" if self.search_text else "no sessions yet"
             self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or [(text, "muted")])
             return
         pieces: list[Piece] = [
@@ -396,39 +377,31 @@ class SessionsScreen(WatchScreen):
             pieces.insert(0, (f"{' '.join(sanitize(row.goal).split())}   ", "text"))
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)
 
-    def redraw_keys(self) -> None:
+    def label_of(self, action: Action) -> str:
+        if action.id == "sessions.undo":
+            return "Restore" if self.shows_deleted else "Undo delete"
+        return super().label_of(action)
+
+    def why_not(self, action: Action) -> str:
         row = self.view.selected
-        none = "" if row is not None else "no session is listed"
-        live = none or (
-            "it is running; pause it first" if row is not None and row.id in self.view.hosts else ""
+        if action.id == "sessions.undo":
+            return "" if self.gone or self.shows_deleted else "nothing to undo"
+        if action.id in _NEEDS_NO_ROW:
+            return ""
+        if row is None:
+            return "no session selected"
+        if action.id == "sessions.compare":
+            return self.why_not_compare()
+        if action.id == "behind":
+            return "" if row.id in self._hits else "no matching message"
+        no_fork = self.why_not_fork()
+        if action.id in ("fork", "sessions.continue") and bool(no_fork) == (action.id == "fork"):
+            return no_fork or "use F to fork it"
+        return (
+            "the session is running; pause it first"
+            if action.id in _NOT_LIVE and row.id in self.view.hosts
+            else ""
         )
-        hints = [
-            KeyHint("↵", "Open", "open", none),
-            KeyHint("/", "Search", "search"),
-            KeyHint("t", "Filter", "filter"),
-            KeyHint("space", "Mark", "mark", none),
-            KeyHint("=", "Compare", "compare", self.why_not_compare()),
-            KeyHint("p", "Replay", "replay", none),
-            KeyHint("c", "Continue…", "continue", none)
-            if self.why_not_fork()
-            else KeyHint("F", "Fork…", "fork", live),
-            KeyHint("D", "Delete…", "delete", live),
-            KeyHint("n", "Name…", "name", live),
-            KeyHint("x", "Export…", "export", none),
-            KeyHint("#", "Tags…", "tags", live),
-            KeyHint("o", "Sort", "sort"),
-            KeyHint("b", "Group", "group"),
-            KeyHint("esc", "Back", "back"),
-            KeyHint("v", "Read-only", "view", none),
-            KeyHint("y", "Copy id", "copy", none),
-            KeyHint(":", "Command", "command_bar"),
-            KeyHint("?", "Help", "help"),
-        ]
-        if row is not None and row.id in self._hits:
-            hints.insert(1, KeyHint("m", "Message", "message"))
-        if self.gone or self.shows_deleted:
-            hints.insert(0, KeyHint("u", "Restore" if self.shows_deleted else "Undo delete", "undo"))
-        self.show_keys(hints)
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         """Another reading of the open session; the list is read again now and then."""
@@ -475,7 +448,7 @@ class SessionsScreen(WatchScreen):
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         if self.shows_deleted:
-            self.say("it is deleted; u restores it", "muted")
+            self.say("this session is deleted; u restores it", "muted")
         else:
             self.watch_app.open_session(event.row_id)
 
@@ -492,7 +465,7 @@ class SessionsScreen(WatchScreen):
         """The session as it was, step by step."""
         row = self.view.selected
         if row is not None and self.shows_deleted:
-            self.say("it is deleted; u restores it", "muted")
+            self.say("this session is deleted; u restores it", "muted")
         elif row is not None:
             self.watch_app.open_replay(row.id)
 
@@ -501,7 +474,7 @@ class SessionsScreen(WatchScreen):
         row = self.view.selected
         hit = self._hits.get(row.id) if row is not None else None
         if hit is None:
-            self.say("no message was found in this session; / searches them all", "muted")
+            self.say("no matching message in this session; / searches all messages", "muted")
             return
         words = parse_filters(self.search_text).text
         self.watch_app.open_message(hit.session_id, hit.agent_id, hit.seq, words=words)
@@ -534,7 +507,7 @@ class SessionsScreen(WatchScreen):
             [
                 [
                     ("Search", "strong"),
-                    ("   as you type, the newest first; Enter puts the best match first", "muted"),
+                    ("   newest first as you type; Enter ranks by best match", "muted"),
                 ],
                 [
                     (
@@ -569,44 +542,7 @@ class SessionsScreen(WatchScreen):
         elif self.watch_app.snapshot.session is not None:
             self.app.pop_screen()
         else:
-            self.say("no session is open; Enter opens one, q leaves", "muted")
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Find",
-                [
-                    ("/", "search as you type, messages too, the newest first; enter: the best match first"),
-                    ("m", "the message that was found, in its transcript"),
-                    ("t", "filter: state, model, tag, workspace, date, cost, compacted, deleted"),
-                    ("o", "sort: " + ", ".join(ORDERS)),
-                    ("b", "group by day or project, with the sessions and the cost of each"),
-                    ("backspace", "take off the last filter"),
-                    ("esc", "clear marks and search, then go to the open session; s does at once"),
-                ],
-            ),
-            (
-                "Open",
-                [
-                    ("enter", "open"),
-                    ("v", "open read-only"),
-                    ("p", "replay step by step"),
-                    ("space =", "mark two, and compare them side by side"),
-                    ("y", "copy the id"),
-                ],
-            ),
-            (
-                "Keep",
-                [
-                    ("n  #", "name; tags, of all that are marked"),
-                    ("F", "fork from a step: a new session that begins there"),
-                    ("c", "continue in a new session, with its plan and facts"),
-                    ("x", "export as a web page, Markdown or JSON"),
-                    ("D", "delete, all that are marked; asks"),
-                    ("u", "undo the last delete; restore, in the list of deleted ones"),
-                ],
-            ),
-        ]
+            self.say("no session is open; Enter opens one, q quits", "muted")
 
     def action_filter(self) -> None:
         """Ask which filter."""
@@ -624,13 +560,13 @@ class SessionsScreen(WatchScreen):
 
     def _ask_state(self) -> None:
         self._ask(
-            "Only sessions that are",
+            "Sessions by state",
             [(key, word, self._setter("state", f"state:{value}")) for key, word, value in STATES],
         )
 
     def _ask_cost(self) -> None:
         self._ask(
-            "Only sessions that cost",
+            "Sessions by cost",
             [(key, word, self._setter("cost", value)) for key, word, value in COSTS],
         )
 
@@ -645,24 +581,27 @@ class SessionsScreen(WatchScreen):
             for key, word, back in DAYS
         ]
         older = time.strftime("before:%Y-%m-%d", time.localtime(now - 29 * 86_400))
-        self._ask("Only sessions last active", [*days, ("4", "longer ago", self._setter("date", older))])
+        self._ask("Sessions by last activity", [*days, ("4", "earlier", self._setter("date", older))])
 
     def _ask_value(self, kind: str) -> None:
         values = values_of(self.view.rows, kind)
         if not values:
-            self.say(f"no session that is listed has a {kind}", "muted")
+            self.say(f"no listed session has a {kind}", "muted")
             return
         choices = [
             (str(number), clip(sanitize(value), 32), self._setter(kind, f"{kind}:{value}"))
             for number, value in enumerate(values, start=1)
         ]
-        self._ask(f"Only sessions of the {kind}", choices)
+        self._ask(f"Sessions by {kind}", choices)
 
     def _ask(self, question: str, choices: Sequence[tuple[str, str, Callable[[], None]]]) -> None:
         answers: list[Piece] = []
         for key, words, _ in choices:
             answers += [(key, "key"), (f" {words}  ", "text")]
-        lines: list[list[Piece]] = [[(question, "strong"), ("   or type it after /", "muted")], answers]
+        lines: list[list[Piece]] = [
+            [(question, "strong"), ("   or type the filter after /", "muted")],
+            answers,
+        ]
         self.prompt.ask_key(lines, {key: run for key, _, run in choices})
 
     def _setter(self, kind: str, word: str) -> Callable[[], None]:
@@ -711,19 +650,19 @@ class SessionsScreen(WatchScreen):
 
     # Who is meant.
 
-    def _one(self, what: str) -> SessionLine | None:
+    def _one(self, what: str) -> CountedSession | None:
         row = self.view.selected
         if row is None:
-            self.say(f"{what}: no session is selected", "muted")
+            self.say(f"{what}: no session selected", "muted")
         return row
 
-    def _several(self, what: str) -> tuple[SessionLine, ...]:
+    def _several(self, what: str) -> tuple[CountedSession, ...]:
         rows = self.view.chosen
         if not rows:
-            self.say(f"{what}: no session is selected", "muted")
+            self.say(f"{what}: no session selected", "muted")
         return rows
 
-    def _named(self, rows: Sequence[SessionLine]) -> str:
+    def _named(self, rows: Sequence[CountedSession]) -> str:
         return clip(session_name(rows[0]), 60) if len(rows) == 1 else formatting.plural(len(rows), "session")
 
     def action_mark(self) -> None:
@@ -732,7 +671,7 @@ class SessionsScreen(WatchScreen):
             self.view.marked = self.view.marked ^ {row.id}
             self.view.refresh()
             self.view.action_move(1)
-            self.redraw_keys()
+            self.show_keys()
 
     # Names and tags.
 
@@ -749,13 +688,13 @@ class SessionsScreen(WatchScreen):
             [
                 ("Name", "strong"),
                 (f" {clip(session_name(row), 60)}", "text"),
-                ("   an empty title removes it", "muted"),
+                ("   empty = remove the title", "muted"),
             ]
         ]
-        self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""), enter="Name it")
+        self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""), enter="Save")
 
     def _renamed(self, title: str | None) -> None:
-        self.say(f"✓ named {clip(sanitize(title), 80)}" if title else "✓ the title was removed", "done")
+        self.say(f"✓ named {clip(sanitize(title), 80)}" if title else "✓ title removed", "done")
 
     def action_tags(self) -> None:
         rows = self._several("Tags")
@@ -774,14 +713,14 @@ class SessionsScreen(WatchScreen):
             [
                 ("Tags of ", "strong"),
                 (self._named(rows), "strong"),
-                (f"   now: {' '.join(now) or 'none'}", "muted"),
+                (f"   current: {' '.join(now) or 'none'}", "muted"),
             ],
-            [("a word adds a tag, -word removes it", "muted")],
+            [("tag adds a tag, -tag removes it", "muted")],
         ]
         self.prompt.ask_line(question, typed, kind="tags", enter="Tag")
 
     def _tag(
-        self, rows: Sequence[SessionLine], add: list[str], remove: list[str]
+        self, rows: Sequence[CountedSession], add: list[str], remove: list[str]
     ) -> tuple[int, tuple[str, ...]]:
         tags: tuple[str, ...] = ()
         for row in rows:
@@ -804,24 +743,23 @@ class SessionsScreen(WatchScreen):
         if not rows:
             return
         if self.shows_deleted:
-            self.say("already deleted; u restores it, `wk prune` deletes it permanently", "muted")
+            self.say("already deleted; u restores it, `wk delete --prune` deletes it permanently", "muted")
             return
         live = [row for row in rows if row.id in self.view.hosts]
         if live:
             self.say(
-                f"Delete: {clip(session_name(live[0]), 30)} is live; open it and pause it first", "muted"
+                f"Delete: {clip(session_name(live[0]), 30)} is running; open and pause it first", "muted"
             )
             return
-        tokens = sum(row.tokens for row in rows)
+        tokens = sum(row.total_tokens for row in rows)
         lines = [
             f"Delete {self._named(rows)}?",
-            f"{formatting.tokens(tokens)} tokens of work,"
-            f" {formatting.plural(sum(row.agents for row in rows), 'agent')};"
-            f" hidden at once; for {UNDO_DAYS:g} days u or `wk restore` brings it back",
+            f"{formatting.tokens(tokens)} tokens used, {formatting.plural(sum(row.agents for row in rows), 'agent')}. Can be "
+            f"restored for {UNDO_DAYS:g} days with u or `wk delete --restore`.",
         ]
         self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
 
-    def _delete(self, rows: Sequence[SessionLine]) -> tuple[tuple[DeleteResult, ...], str]:
+    def _delete(self, rows: Sequence[CountedSession]) -> tuple[tuple[DeleteResult, ...], str]:
         gone: list[DeleteResult] = []
         for row in rows:
             try:
@@ -836,7 +774,9 @@ class SessionsScreen(WatchScreen):
         self.gone, problem = result
         self.view.marked = self.view.marked - {one.id for one in self.gone}
         self.say(
-            f"✗ not all: {clip(problem, 200)}" if problem else "", "failed", seconds=12 if problem else 0
+            f"✗ some not deleted: {clip(problem, 200)}" if problem else "",
+            "failed",
+            seconds=12 if problem else 0,
         )
         self._show_gone()
 
@@ -855,7 +795,7 @@ class SessionsScreen(WatchScreen):
                 (f"   until {until}", "muted"),
             ]
         self.query_one(DeletedLine).show(pieces)
-        self.redraw_keys()
+        self.show_keys()
 
     def action_undo(self) -> None:
         """Bring back what was deleted last; in a list of deleted sessions, what is chosen there."""
@@ -865,7 +805,7 @@ class SessionsScreen(WatchScreen):
             else tuple(one.id for one in self.gone)
         )
         if not ids:
-            self.say("nothing was deleted here; t s d lists the deleted sessions", "muted")
+            self.say("nothing to undo; t s d lists deleted sessions", "muted")
             return
         path = self.watch_app.database_path
 
@@ -887,7 +827,7 @@ class SessionsScreen(WatchScreen):
         """Why the selected session cannot be forked, whichever program drives it; empty if it can."""
         row = self.view.selected
         return (
-            "it was not run here; c continues it in a new session"
+            "an imported session cannot be forked; c continues it in a new session"
             if row and row.origin not in ("run", "fork")
             else ""
         )
@@ -897,7 +837,7 @@ class SessionsScreen(WatchScreen):
         if row is None:
             return
         if row.id in self.view.hosts:
-            self.say(f"Fork: {clip(session_name(row), 30)} is live; open it and pause it first", "muted")
+            self.say(f"Fork: {clip(session_name(row), 30)} is running; open and pause it first", "muted")
             return
         if reason := self.why_not_fork():
             self.say(f"Fork: {reason}", "muted")
@@ -914,7 +854,7 @@ class SessionsScreen(WatchScreen):
 
     def forked(self, made: ForkResult) -> None:
         """A fork was made on the fork's screen."""
-        goes_on = "; Enter opens it, r continues it" if made.status == "paused" else ""
+        goes_on = "; Enter opens it, r resumes it" if made.status == "paused" else ""
         self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}{goes_on}", "done", seconds=20)
         self.view.selected_id = made.session_id
         self.reload()

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Label
 
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.search.messages import list_sessions
+from watchkeeper_tui.actions import Group, bindings
 from watchkeeper_tui.control import ModelChoice, RunRequest
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine, TextLine
+from watchkeeper_tui.widgets.bars import KeyLine, Prompt, StatusLine, TextLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 
@@ -33,41 +34,43 @@ class Field:
 
 
 FIELDS = (
-    Field("goal", "Goal", "what should be done; the planner makes a plan of it"),
-    Field("workspace", "Workspace", "the folder to work in; ↓ lists those of earlier sessions"),
+    Field("goal", "Goal", "what to do; the planner turns it into a plan"),
+    Field("workspace", "Workspace", "folder to work in; ↓ lists folders of earlier sessions"),
     Field(
         "model",
         "Model",
-        "provider/model; empty: the configured one; ↓ lists those that can be used here",
+        "provider/model; empty = configured model; ↓ lists available models",
         "as configured",
     ),
-    Field("budget_usd", "Budget, USD", "the run pauses when this much is spent; empty: no limit", "no limit"),
-    Field("max_parallel", "Sub-agents", "how many work at a time; empty: as configured", "as configured"),
+    Field("budget_usd", "Budget, USD", "the run pauses at this cost; empty = no limit", "no limit"),
+    Field("max_parallel", "Sub-agents", "maximum running at once; empty = as configured", "as configured"),
     Field(
         "allow_models",
         "Roles",
-        "models that roles of the workspace may use although they cost more; by spaces; ↓ lists what they ask for",
+        "more expensive models that workspace roles may use, separated by spaces; ↓ lists requested models",
         "none",
     ),
     Field(
         "rules",
         "Rules",
-        "what every agent keeps to, in the prompt of each; or @ and the name of a file with one rule a line",
+        "rules for every agent, added to each prompt; or @FILE with one rule per line",
         "none",
     ),
     Field(
         "allow",
         "Allow",
-        "tools that run without a question, by spaces, such as bash edit; empty: as configured",
+        "tools that run without approval, separated by spaces (example: bash edit); empty = as configured",
         "as configured",
     ),
-    Field("deny", "Deny", "tools that never run, by spaces; empty: as configured", "as configured"),
+    Field(
+        "deny", "Deny", "tools that never run, separated by spaces; empty = as configured", "as configured"
+    ),
 )
 
 
 CONFIGURED = "configured"
 """Where `wk models` says that the configured model comes from. It is the first."""
-CHOOSES_A_MODEL = "choose one in the field Model (↓ lists them)"
+CHOOSES_A_MODEL = "choose one in the Model field (↓ lists models)"
 MOST_CHOICES = 8
 """How many choices are in sight at once."""
 MOST_FOLDERS = 50
@@ -82,7 +85,7 @@ class ChoicesView(RowView[ModelChoice]):
         Column("", 22, drop=1),
         Column("", 20, flexible=True, drop=2),
     )
-    EMPTY = "looking …"
+    EMPTY = "loading …"
 
     def row_id(self, row: ModelChoice) -> str:
         return f"{row.ref} {row.base_url} {row.where}"
@@ -106,8 +109,8 @@ def price_words(choice: ModelChoice) -> str:
 
 _CHOICES = {
     "workspace": "Folders of earlier sessions",
-    "model": "Models that can be used here",
-    "allow_models": "What roles of the workspace ask for",
+    "model": "Available models",
+    "allow_models": "Models requested by workspace roles",
 }
 """The fields for which there is a list, and its title."""
 
@@ -115,13 +118,8 @@ _CHOICES = {
 class StartScreen(WatchScreen):
     """`ctrl+s` says what would be started, and `y` starts it. The dashboard then shows the run."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "begin", "Start", show=False, id="start.begin"),
-        Binding("up,shift+tab", "app.focus_previous", "Field above", show=False, id="start.above"),
-        Binding("tab", "app.focus_next", "Next field", show=False, id="start.next"),
-        Binding("down", "below", "Field below", show=False, id="start.below"),
-        Binding("escape", "back", "Back", show=False, id="start.back"),
-    ]
+    SCOPE = "start"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("start")
 
     def __init__(
         self, *, goal: str = "", from_session: str | None = None, name: str = "", workspace: str = ""
@@ -166,15 +164,9 @@ class StartScreen(WatchScreen):
         pieces: list[Piece] = [("Start a run", "strong")]
         if self._from_session is not None:
             pieces = [("Continue ", "strong"), (clip(self._called, 60), "text")]
-            pieces.append(("   with its plan and facts, in a new session", "muted"))
+            pieces.append(("   in a new session, with its plan and facts", "muted"))
         set_title(self.query_one("#form"), pieces, self.watch_app.palette)
-        self.show_keys(
-            (
-                KeyHint("ctrl+s", "Start…", "begin"),
-                KeyHint("↑↓", "Field", "app.focus_next"),
-                KeyHint("esc", "Back", "back"),
-            )
-        )
+        self.show_keys()
         self._describe()
         self.ask_reader(_folders, lambda found: self._arrived("workspace", found))
 
@@ -263,9 +255,9 @@ class StartScreen(WatchScreen):
         focused = f"start-{self._field}"
         words = next((field.help for field in FIELDS if f"start-{field.name}" == focused), "")
         if self.focused is self.view:
-            words = "Enter chooses; Esc goes back to the field"
+            words = "Enter selects; Esc returns to the field"
         elif focused == "start-goal" and self._from_session is not None:
-            words = "what comes next; empty: the goal of the session that is continued"
+            words = "what to do next; empty = goal of the continued session"
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now())) or ((words, "muted"),)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -293,15 +285,15 @@ class StartScreen(WatchScreen):
         if self._working or self.prompt.is_asking:
             return
         if not request.goal and self._from_session is None:
-            self.say("the goal is empty: say what should be done", "failed")
+            self.say("the goal is empty; enter what to do", "failed")
             return
         models = self._choices.get("model", ())
         if not request.model and models and models[0].where != CONFIGURED:
             self.say(f"no model is configured: {CHOOSES_A_MODEL}", "failed", seconds=12)
             self._typed("model").focus()
             return
-        goal = clip(sanitize(request.goal), 200) or "the goal of the session that is continued"
-        budget = f"up to ${sanitize(request.budget_usd)}" if request.budget_usd else "without a limit"
+        goal = clip(sanitize(request.goal), 200) or "the goal of the continued session"
+        budget = f"up to ${sanitize(request.budget_usd)}" if request.budget_usd else "no cost limit"
         known = [one for one in models if one.ref == (request.model or models[0].ref)]
         price = f" ({price_words(known[0])})" if known and price_words(known[0]) else ""
         self.confirm(
@@ -331,7 +323,7 @@ class StartScreen(WatchScreen):
             # The command that `wk run` advises is for a shell.
             why, _, command = problem.partition(", then run: wk ")
             advice = f" and start wk again, or {CHOOSES_A_MODEL}" if command else ""
-            self.say(f"✗ not started: {self.trouble(why)}{advice}", "failed", seconds=60)
+            self.say(f"✗ start failed: {self.trouble(why)}{advice}", "failed", seconds=60)
             return
         self.watch_app.open_session(session_id)
 
@@ -341,14 +333,12 @@ class StartScreen(WatchScreen):
         else:
             self.app.pop_screen()
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            ("Start a run", [(field.label, field.help) for field in FIELDS] + [("ctrl+s", "start; asks")])
-        ]
+    def legend(self) -> list[Group]:
+        return [("Fields", [(field.label, field.help) for field in FIELDS])]
 
 
 def _folders(connection: Connection) -> tuple[ModelChoice, ...]:
     """The workspaces of the newest sessions."""
-    rows = list_sessions(connection, limit=500)
+    rows = list_sessions(Queries(connection), limit=500)
     folders = list(dict.fromkeys(row.workspace for row in rows if row.workspace))[:MOST_FOLDERS]
     return tuple(ModelChoice(folder, "") for folder in folders)

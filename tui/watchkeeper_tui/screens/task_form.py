@@ -8,19 +8,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Label, TextArea
 
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.plans import Task, load_task
-from watchkeeper.store.snapshot import TaskFacts, roles_of
-from watchkeeper_tui.actions import BY_ID, Request, Target
+from watchkeeper.store.projection import TaskFacts, roles_of
+from watchkeeper_tui.actions import BY_ID, Action, Group, bindings
 from watchkeeper_tui.control import Sent
+from watchkeeper_tui.requests import Request, Target
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot, task_condition
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine, TextLine
+from watchkeeper_tui.widgets.bars import KeyLine, Prompt, StatusLine, TextLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
 
 DEFAULT_ROLE = "coder"
@@ -44,33 +45,33 @@ class Field:
     """Its text may have several lines."""
 
 
-_NAME = Field("name", "Name", "short and unique, such as explore-src; it cannot be changed later")
-_TITLE = Field("title", "Title", "one line for people; empty: the name", "the name")
-_ROLE = Field("role", "Role", "what its agent may do; ↓ lists the roles of this run", DEFAULT_ROLE)
+_NAME = Field("name", "Name", "short and unique, such as explore-src; cannot be changed later")
+_TITLE = Field("title", "Title", "one line for display; empty = the name", "the name")
+_ROLE = Field("role", "Role", "defines what the agent may do; ↓ lists the roles of this run", DEFAULT_ROLE)
 _NEEDS = Field(
     "needs",
     "Depends on",
-    "tasks that must be done before, by commas; ↓ lists them, Enter adds or removes one",
-    "no task",
+    "tasks to finish first, separated by commas; ↓ lists tasks, Enter adds or removes one",
+    "none",
 )
 _OUTPUTS = Field(
     "outputs",
     "Outputs",
-    "what must exist at its end, by commas: names of artifacts, or file:PATH",
-    "nothing named",
+    "required results, separated by commas: artifact names or file:PATH",
+    "none",
 )
 _INSTRUCTIONS = Field(
     "instructions",
     "Instructions",
-    "all that its agent reads of the plan; tab leaves the text",
+    "the agent sees only this part of the plan; tab leaves the field",
     has_lines=True,
 )
-_REASON = Field("message", "Reason", "why; the planner reads it; may be empty; tab leaves the text", has_lines=True)  # fmt: skip
-_MEMORY = Field("memory", "Memory", "keep: the new agent remembers what the old one did; fresh: it starts empty; ↓ chooses")  # fmt: skip
+_REASON = Field("message", "Reason", "optional; sent to the planner; tab leaves the field", has_lines=True)  # fmt: skip
+_MEMORY = Field("memory", "Memory", "keep = keep the old agent's memory; fresh = start empty; ↓ selects")  # fmt: skip
 _MESSAGE = Field(
     "message",
     "Message",
-    "why, and what to do differently; the agent and the planner read it; tab leaves the text",
+    "what to do differently; sent to the agent and the planner; tab leaves the field",
     has_lines=True,
 )
 
@@ -97,9 +98,8 @@ class Choice:
 class TaskChoicesView(RowView[Choice]):
     """What may be chosen for a field: roles, tasks, or what to remember."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "open", "Choose", show=False, id="task.choose"),
-    ]
+    SCOPE = "choices"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("choices")
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("", 1),
         Column("", 26, flexible=True),
@@ -133,13 +133,8 @@ def shown_name(name: str) -> str:
 class TaskFormScreen(WatchScreen):
     """`ctrl+s` sends it. What is refused is said, and can be corrected."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "send", "Send", show=False, id="task.send"),
-        Binding("up,shift+tab", "app.focus_previous", "Field above", show=False, id="task.above"),
-        Binding("tab", "app.focus_next", "Next field", show=False, id="task.next"),
-        Binding("down", "below", "Field below", show=False, id="task.below"),
-        Binding("escape", "back", "Back", show=False, id="task.back"),
-    ]
+    SCOPE = "task"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("task")
 
     def __init__(
         self, action: str, target: Target, closed: Callable[[tuple[Sent, ...]], None], *, fresh: bool = False
@@ -192,15 +187,7 @@ class TaskFormScreen(WatchScreen):
         if self._target.tasks and self._action.id != "plan_add":
             pieces.append((f"  {clip(self._target_now.names, 60)}", "text"))
         set_title(self.query_one("#form"), pieces, self.watch_app.palette)
-        verb = self._action.label.partition(" ")[0]
-        self.show_keys(
-            (
-                KeyHint("ctrl+s", verb, "send"),
-                KeyHint("tab", "Next field", "app.focus_next"),
-                KeyHint("↓", "Choose", "below"),
-                KeyHint("esc", "Back", "back"),
-            )
-        )
+        self.show_keys()
         if self._action.id == "plan_revise":
             task_id = self._target.tasks[0].id
 
@@ -279,7 +266,7 @@ class TaskFormScreen(WatchScreen):
                 wanted = listed(text, names)
                 missing = [name for name in wanted if name not in names]
                 if missing:
-                    raise ValueError("needs", f"there is no other task {missing[0]!r}; ↓ lists them")
+                    raise ValueError("needs", f"unknown task {missing[0]!r}; ↓ lists tasks")
                 found[field.name] = [names[name] for name in wanted]
             elif field.name == "outputs":
                 found[field.name] = listed(text)
@@ -287,22 +274,18 @@ class TaskFormScreen(WatchScreen):
                 found[field.name] = text
         roles = [name for name in roles_of(self._roles) if name != "planner"]
         if found.get("role") and roles and found["role"] not in roles:
-            raise ValueError(
-                "role", f"there is no role {found['role']!r}; there are {', '.join(sorted(roles))}"
-            )
+            raise ValueError("role", f"unknown role {found['role']!r}; use one of {', '.join(sorted(roles))}")
         if self._action.id == "plan_add":
             found.setdefault("name", "")
             found.setdefault("role", DEFAULT_ROLE)
             found.setdefault("instructions", "")
         if found.get("name") == "":
-            raise ValueError("name", "the name is empty; give a short and unique one, such as explore-src")
+            raise ValueError("name", "the name is empty; enter a short, unique name such as explore-src")
         if found.get("instructions") == "":
-            raise ValueError(
-                "instructions", "the instructions are empty; they are all that its agent reads of the plan"
-            )
+            raise ValueError("instructions", "the instructions are empty; enter what the agent should do")
         if self._action.id == "plan_revise":
             if not found:
-                raise ValueError(self._field, "nothing was changed")
+                raise ValueError(self._field, "no changes")
             found["task"] = self._target.tasks[0].name
         return {_ARGUMENTS.get(name, name): value for name, value in found.items()}
 
@@ -345,7 +328,7 @@ class TaskFormScreen(WatchScreen):
             ]
         if self._field == "memory":
             words = (
-                "the new agent keeps what the old one remembers",
+                "the new agent keeps the old agent's memory",
                 "the new agent starts with an empty memory",
             )
             return [Choice(one, said, one == typed) for one, said in zip(MEMORIES, words, strict=True)]
@@ -439,7 +422,7 @@ class TaskFormScreen(WatchScreen):
         session = self.snapshot.session
         if session is None or session.id != self._session_id:
             return "another session is open"
-        return self._action.why_not(self._target_now)
+        return self._action.not_now(self._target_now)
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         self._follow()
@@ -454,15 +437,15 @@ class TaskFormScreen(WatchScreen):
         if said:
             pass
         elif self._reading:
-            said = (("reading the task …", "muted"),)
+            said = (("loading the task …", "muted"),)
         elif self._sent or self._sending:
-            said = (("◔ ", "slot"), ("sent; the background process has not answered yet", "text"))
+            said = (("◔ ", "slot"), ("sent; waiting for the background process", "text"))
         elif self._refused:
             said = ((f"✗ {self._refused}", "failed"),)
         elif reason := self._why_not():
             said = ((f"✗ not possible now: {reason}", "failed"),)
         elif self.focused is self.view:
-            said = (("Enter chooses; Esc goes back to the field", "muted"),)
+            said = (("Enter selects; Esc returns to the field", "muted"),)
         else:
             said = ((next(field.help for field in self.fields if field.name == self._field), "muted"),)
         self.query_one(StatusLine).pieces = said
@@ -541,7 +524,7 @@ class TaskFormScreen(WatchScreen):
         refused = next((each for each in answers if each.status != "applied"), None)
         if refused is not None:
             self._sent = ()
-            self._refuse(f"{refused.status}: {clip(sanitize(refused.result or 'no reason is given'), 300)}")
+            self._refuse(f"{refused.status}: {clip(sanitize(refused.result or 'no reason given'), 300)}")
         elif len(answers) == len(ours):
             self._close()
 
@@ -556,18 +539,20 @@ class TaskFormScreen(WatchScreen):
         if self.focused is self.view:
             self._part(self._field).focus()
         elif self._is_changed and not self._sent:
-            self.confirm(["Close the form? What you typed is lost."], self._close)
+            self.confirm(["Close the form? Your input will be lost."], self._close)
         else:
             self._close()
 
     def action_leave(self) -> None:
         if self._is_changed and not self._sent:
             self.confirm(
-                ["Leave the dashboard? What you typed is lost."], lambda: self.watch_app.leave("leave")
+                ["Quit the dashboard? Your input will be lost."], lambda: self.watch_app.leave("leave")
             )
         else:
             self.watch_app.leave("leave")
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        rows = [(field.label, field.help) for field in self.fields]
-        return [(self._action.label, [*rows, ("ctrl+s", "send it; what is refused can be corrected")])]
+    def label_of(self, action: Action) -> str:
+        return self._action.label.partition(" ")[0] if action.id == "form.send" else super().label_of(action)
+
+    def legend(self) -> list[Group]:
+        return [(self._action.label, [(field.label, field.help) for field in self.fields])]

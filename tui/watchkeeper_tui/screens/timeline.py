@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widget import Widget
 
 from watchkeeper.store.agent_snapshot import message_at
@@ -29,10 +29,11 @@ from watchkeeper.store.statistics import (
     TimelineReader,
 )
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Group, bindings
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.widgets.bars import KeyHint, StatusLine
+from watchkeeper_tui.widgets.bars import StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, content
 
 SHORTEST_CELL = 0.05
@@ -164,23 +165,10 @@ class TimelineView(RowView[TimelineAgent]):
     """One row an agent. Left and right move the cursor along the axis; the mouse does too."""
 
     HEADINGS = True
-    EMPTY = "no agent has started"
+    EMPTY = "no agents started"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "seek(-1)", "Earlier", show=False, id="timeline.left"),
-        Binding("right,l", "seek(1)", "Later", show=False, id="timeline.right"),
-        Binding(
-            "shift+left,left_square_bracket", "seek(-10)", "Ten cells back", show=False, id="timeline.left10"
-        ),
-        Binding(
-            "shift+right,right_square_bracket", "seek(10)", "Ten cells on", show=False, id="timeline.right10"
-        ),
-        Binding("plus,equals_sign", "zoom(-1)", "Zoom in", show=False, id="timeline.in"),
-        Binding("minus", "zoom(1)", "Zoom out", show=False, id="timeline.out"),
-        Binding("0", "whole", "All of it", show=False, id="timeline.whole"),
-        Binding("n", "mark(1)", "Next mark", show=False, id="timeline.next"),
-        Binding("N", "mark(-1)", "Previous mark", show=False, id="timeline.previous"),
-    ]
+    SCOPE = "axis"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("axis")
 
     def __init__(self) -> None:
         super().__init__(id="timeline", classes="pane")
@@ -277,7 +265,7 @@ class TimelineView(RowView[TimelineAgent]):
         self._fit()
         self._moved()
 
-    def action_mark(self, direction: int) -> None:
+    def action_next(self, direction: int) -> None:
         """To the next failure, kill or resume, whichever agent's it is."""
         cell = self.axis.cell(self.cursor)
         marks = [
@@ -286,7 +274,7 @@ class TimelineView(RowView[TimelineAgent]):
         later = [mark for mark in marks if (self.axis.cell(mark.at) - cell) * direction > 0]
         if not later:
             where = "later" if direction > 0 else "earlier"
-            self.post_message(StatusLine.Said(f"no {where} failure, kill or resume"))
+            self.post_message(StatusLine.Said(f"no {where} failure, stopped process or resume"))
             return
         nearest = min(later, key=lambda mark: abs(mark.at - self.cursor))
         if nearest.agent_id is not None:
@@ -376,11 +364,8 @@ class TimelineScreen(ReadingScreen):
 
     PLACE = "timeline"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "copy", "Copy", show=False, id="timeline.copy"),
-        Binding("m", "message", "Message", show=False, id="timeline.message"),
-        Binding("escape,t", "back", "Back", show=False, id="timeline.back"),
-    ]
+    SCOPE = "timeline"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("timeline")
 
     def __init__(self, session_id: str, moment: float | None = None) -> None:
         """`moment`: where the cursor begins; None: at the end, and it stays there while the session goes on."""
@@ -434,7 +419,7 @@ class TimelineScreen(ReadingScreen):
             ("Timeline", "strong"),
             (f"  {formatting.plural(len(timeline.agents), 'agent')}", "muted"),
             (f"  {formatting.clock(self.view.now - timeline.begins)}", "text"),
-            (f"  a cell is {_seconds(axis.seconds)}", "muted"),
+            (f"  1 cell = {_seconds(axis.seconds)}", "muted"),
             ("  ● live" if self._is_live and self.view.fits else "", "working"),
         )
 
@@ -479,20 +464,8 @@ class TimelineScreen(ReadingScreen):
                 (f"  {formatting.duration(lasts)}{' so far' if span.ends is None else ''}", "muted"),
             ]
         elif mark is None:
-            pieces.append(("nothing", "faint"))
+            pieces.append(("no activity", "faint"))
         return pieces
-
-    def keys(self) -> Sequence[KeyHint]:
-        return (
-            KeyHint("←", "Earlier", "press('left')"),
-            KeyHint("→", "Later", "press('right')"),
-            KeyHint("+", "Zoom in", "press('+')"),
-            KeyHint("-", "Out", "press('-')"),
-            KeyHint("0", "All", "press('0')"),
-            KeyHint("n", "Next mark", "press('n')"),
-            KeyHint("enter", "Replay from here", "press('enter')"),
-            KeyHint("m", "Message", "message"),
-        )
 
     def copied(self) -> str:
         return "".join(text for text, _ in self.standing(0.0))
@@ -520,35 +493,15 @@ class TimelineScreen(ReadingScreen):
         if isinstance(seq, int) and seq:
             self.watch_app.open_message(self.session_id, agent_id, seq)
         else:
-            self.say("no message of this agent is stored", "muted", seconds=3)
+            self.say("no stored messages for this agent", "muted", seconds=3)
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+    def legend(self) -> list[Group]:
         glyphs = [(glyph, activity.value) for activity, (glyph, _) in LOOKS.items()]
-        return [
-            (
-                "Timeline",
-                [
-                    ("left right, h l", "move the cursor"),
-                    ("shift+← →, [ ]", "by ten cells"),
-                    ("j k, up down", "choose an agent"),
-                    ("+ -", "zoom in and out (mouse: ctrl and wheel)"),
-                    ("0", "all of the session, also while it grows"),
-                    ("n N", "next and previous failure, kill or resume"),
-                    ("enter", "replay from this moment"),
-                    ("m", "the call, the message or the compaction under the cursor"),
-                    ("y", "copy the line"),
-                    ("esc, t", "back"),
-                ],
-            ),
-            (
-                "Glyphs",
-                [
-                    *glyphs,
-                    (BOTH[0], "compacting in the background"),
-                    ("✗ † ▸ ✓", "failed, process stopped, resumed, ended"),
-                ],
-            ),
+        more = [
+            (BOTH[0], "compacting in the background"),
+            ("✗ † ▸ ✓", "failed, process stopped, resumed, ended"),
         ]
+        return [("Glyphs", [*glyphs, *more])]
 
 
 def _indented(row: TimelineAgent) -> str:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult, RenderResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widget import Widget
 from textual_plotext import PlotextPlot
 
@@ -19,11 +19,11 @@ from watchkeeper.records.messages import CostClasses, Periods, Usage, cost_class
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.statistics import PERIODS, CallPoint, CallSeries, UsageRow, call_series, usage
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.control import model_prices
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.theming import TERMINAL_THEME
-from watchkeeper_tui.widgets.bars import KeyHint
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
 READ_SECONDS = 5.0
@@ -42,6 +42,8 @@ _NAME_CELLS = 12
 """The same where the label is a name."""
 FEWEST_BARS = 6
 """A chart has room for so many, so that a single bar does not fill it."""
+SCALE = "linear scale"
+"""What a chart says of its axis of values, which begins at zero."""
 LEAST_BAR_ROWS = 4
 """A legend that leaves its bars fewer is left out."""
 
@@ -50,8 +52,8 @@ Found = tuple[list[UsageRow], list[UsageRow], UsageRow]
 
 
 _CLASSES = {
-    "input": ("input", "kind_messages"), "cache_read": ("read from the cache", "kind_system"),
-    "cache_write_5m": ("written for 5 min", "kind_tools"), "cache_write_1h": ("written for 1 h", "kind_facts"),
+    "input": ("input", "kind_messages"), "cache_read": ("read from cache", "kind_system"),
+    "cache_write_5m": ("written (5 min TTL)", "kind_tools"), "cache_write_1h": ("written for 1 h", "kind_facts"),
     "output": ("output", "kind_observations"), "other": ("other", "money"),
 }  # fmt: skip
 """The classes of a cost as they are stacked: what a legend calls them, and their roles."""
@@ -169,6 +171,17 @@ def thinned(points: Sequence[tuple[float, float]], columns: int) -> Sequence[tup
     return kept
 
 
+def evenly_spaced(days: Sequence[UsageRow], most: int = 400) -> list[UsageRow]:
+    """The days in order, with an empty one for each on which nothing was used; the newest of `most`."""
+    if not days:
+        return []
+    known = {row.key: row for row in days}
+    last = date.fromisoformat(days[-1].key)
+    span = min(most, (last - date.fromisoformat(days[0].key)).days + 1)
+    keys = ((last - timedelta(days=back)).isoformat() for back in reversed(range(span)))
+    return [known.get(key) or UsageRow(key) for key in keys]
+
+
 def _short_model(name: str) -> str:
     return formatting.model_name(name).rpartition("/")[2]
 
@@ -186,7 +199,7 @@ class UsageView(RowView[UsageRow]):
     """One row a group; periods with the newest first."""
 
     HEADINGS = True
-    EMPTY = "no model call yet"
+    EMPTY = "no model calls yet"
     _IN_TOKENS: ClassVar[Sequence[Column]] = (
         Column("", 12, flexible=True),
         Column("sessions", 8, right=True, drop=5),
@@ -286,15 +299,8 @@ class UsageScreen(_CostScreen):
 
     PLACE = "usage"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *[
-            Binding(key, f"group('{key}')", title, show=False, id=f"usage.{name}")
-            for key, (name, title) in _GROUPS.items()
-        ],
-        Binding("c", "dollars", "Cost by class", show=False, id="usage.classes"),
-        Binding("y", "copy", "Copy", show=False, id="usage.copy"),
-        Binding("escape,dollar_sign", "back", "Back", show=False, id="usage.back"),
-    ]
+    SCOPE = "usage"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("usage")
 
     def __init__(self) -> None:
         super().__init__()
@@ -347,6 +353,8 @@ class UsageScreen(_CostScreen):
     def _plot(self) -> None:
         """Bars of cost; the newest periods that fit, or the most expensive groups."""
         rows = self._groups()
+        if _GROUPS[self._key][0] == "day":
+            rows = evenly_spaced(rows)
         plot = self.plot
         label_cells = _LABEL_CELLS if self._is_period else _NAME_CELLS
         room = max(1, (self.app.size.width - 10) // label_cells)
@@ -376,7 +384,7 @@ class UsageScreen(_CostScreen):
                 self.scale(plot, max(spent), formatting.money)
             plot.plt.xticks(places, labels)
             plot.plt.xlim(-0.5, max(len(shown), FEWEST_BARS) - 0.5)
-        plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}")
+        plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}, {SCALE}")
         plot.refresh()
 
     def _label(self, key: str, cells: int) -> str:
@@ -389,18 +397,17 @@ class UsageScreen(_CostScreen):
         of = "  own and imported sessions" if self._found is not None else ""
         return self.view, (("Usage", "strong"), (f"  {_GROUPS[self._key][1]}", "accent"), (of, "muted"))
 
-    def keys(self) -> Sequence[KeyHint]:
-        groups = (KeyHint(key, name, f"group('{key}')") for key, (_, name) in _GROUPS.items())
-        return (
-            KeyHint("c", "Tokens" if self.view.in_dollars else "By class", "dollars"),
-            *groups,
-            KeyHint("enter", "Sessions", "press('enter')"),
-        )
+    def label_of(self, action: Action) -> str:
+        return "Tokens" if action.id == "usage.classes" and self.view.in_dollars else super().label_of(action)
+
+    def action_usage(self) -> None:
+        """The key that opens it closes it."""
+        self.action_back()
 
     def standing(self, now: float) -> Sequence[Piece]:
         """What was spent."""
         if self._found is None:
-            return (("reading …", "muted"),)
+            return (("loading …", "muted"),)
         _, days, total = self._found
         today = date.fromtimestamp(now)
         monday, first = today - timedelta(days=today.weekday()), today.replace(day=1)
@@ -409,7 +416,7 @@ class UsageScreen(_CostScreen):
             spent = sum(row.cost_usd or 0.0 for row in days if row.key >= since.isoformat())
             pieces += [(f"{name} ", "muted"), (f"{formatting.money(spent)}   ", "money")]
         pieces += [
-            ("all ", "muted"),
+            ("total ", "muted"),
             (
                 formatting.cost(
                     total.cost_usd, total.unpriced_calls + total.is_partial, estimated=total.cost_estimated
@@ -449,29 +456,12 @@ class UsageScreen(_CostScreen):
         row = self.view.selected
         return f"{sanitize(row.key)}\t{row.total_tokens}\t{row.cost_usd or 0:.4f}" if row is not None else ""
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Usage",
-                [
-                    *((key, f"by {name}") for key, (name, _) in _GROUPS.items()),
-                    (
-                        "c",
-                        "the cost by class of tokens, as list prices divide it, or the tokens; `other` is the difference",
-                    ),
-                    ("enter", "the sessions of the row"),
-                    ("y", "copy the line"),
-                    ("esc, $", "back"),
-                ],
-            )
-        ]
-
 
 # --- One agent, a subtree or a session over time ------------------------------------------------------------
 
 _CHARTS = ("context", "tokens per minute", "cost")
 _TOKENS = (
-    ("input", "kind_messages"), ("written to the cache", "kind_tools"), ("read from the cache", "kind_system"),
+    ("input", "kind_messages"), ("written to cache", "kind_tools"), ("read from cache", "kind_system"),
     ("output", "kind_observations"),
 )  # fmt: skip
 """The classes of `CallPoint.tokens`, with their roles."""
@@ -514,17 +504,8 @@ class ChartScreen(_CostScreen):
 
     PLACE = "charts"
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab,right,l", "next(1)", "Next chart", show=False, id="chart.next"),
-        Binding("shift+tab,left,h", "next(-1)", "Previous chart", show=False, id="chart.previous"),
-        *[
-            Binding(
-                str(place + 1), f"choose({place})", name, show=False, id=f"chart.{name.partition(' ')[0]}"
-            )
-            for place, name in enumerate(_CHARTS)
-        ],
-        Binding("escape,T", "back", "Back", show=False, id="chart.back"),
-    ]
+    SCOPE = "chart"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("chart")
 
     def __init__(self, title: str, agent_ids: Sequence[str]) -> None:
         """`title` is sanitised. `agent_ids`: whose calls are summed up; the context is that of the first."""
@@ -585,7 +566,7 @@ class ChartScreen(_CostScreen):
         plot = self.plot
         plot.plt.clear_figure()
         if series is None or not series.calls:
-            plot.plt.title("no model call yet")
+            plot.plt.title("no model calls yet")
             return
         begins = series.calls[0].at
         unit, factor = next((unit, factor) for above, unit, factor in _TIME_UNITS if minutes[-1] >= above)
@@ -603,16 +584,16 @@ class ChartScreen(_CostScreen):
                 color=self.rgb("kind_messages"),
             )
             self.scale(plot, max((tokens for _, tokens in own), default=0), formatting.tokens)
-            plot.plt.title("context: tokens of each prompt; lines mark compactions")
+            plot.plt.title(f"context: tokens per prompt, {SCALE}; lines mark compactions")
         elif chart == 1:
             self._stack([point.tokens for point in series.calls], _TOKENS, formatting.tokens)
-            plot.plt.title("tokens per minute; lines mark compactions")
+            plot.plt.title(f"tokens per minute, {SCALE}; lines mark compactions")
         elif not any(map(sum, self._costs)):
-            plot.plt.title("cost: no call cost anything")
+            plot.plt.title("cost: no priced calls")
             return
         else:
             self._stack(self._costs, list(_CLASSES.values()), formatting.money, so_far=True)
-            plot.plt.title("cost: US dollars so far; lines mark compactions")
+            plot.plt.title(f"cumulative cost in US dollars, {SCALE}; lines mark compactions")
         shown = self._agents[:1] if chart == 0 else self._agents
         for at in (at for agent_id, at in series.compactions if agent_id in shown):
             plot.plt.vline((at - begins) / 60, color=self.rgb("compaction"))
@@ -654,10 +635,6 @@ class ChartScreen(_CostScreen):
             ]  # fmt: skip
         return words
 
-    def keys(self) -> Sequence[KeyHint]:
-        charts = (KeyHint(str(place + 1), name, f"choose({place})") for place, name in enumerate(_CHARTS))
-        return (*charts, KeyHint("tab", "Next", "next(1)"))
-
     def action_next(self, step: int) -> None:
         self.action_choose((self.charts.chart + step) % len(_CHARTS))
 
@@ -665,7 +642,3 @@ class ChartScreen(_CostScreen):
         self.charts.chart = place
         self.charts.refresh()
         self.redraw_edges()
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        keys = [(str(place + 1), name) for place, name in enumerate(_CHARTS)]
-        return [("Charts", [*keys, ("tab, left right", "the next, the previous chart"), ("esc, T", "back")])]

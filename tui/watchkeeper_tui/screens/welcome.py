@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 
+from watchkeeper.records.readers import labels
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import Action, bindings
 from watchkeeper_tui.control import RunRequest
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.widgets.bars import KeyHint, KeyLine, Prompt, StatusLine
+from watchkeeper_tui.widgets.bars import KeyLine, Prompt, StatusLine
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, clip_pieces, content, set_title
 
 LIVE_SECONDS = 120.0
@@ -62,7 +64,7 @@ class LogsView(RowView[LogsFound]):
         Column("program", 12),
         Column("logs", 7, right=True, drop=2),
         Column("last active", 12),
-        Column("newest works in", 10, flexible=True, drop=1),
+        Column("last folder", 10, flexible=True, drop=1),
     )
     now = 0.0
     nothing = "looking for sessions …"
@@ -110,13 +112,8 @@ class WelcomeText(Widget):
 class WelcomeScreen(WatchScreen):
     """One key each: watch the newest session, import, start a run, try the demo."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "watch", "Watch", show=False, id="welcome.watch"),
-        Binding("i", "import", "Import", show=False, id="welcome.import"),
-        Binding("d", "demo", "Demo", show=False, id="welcome.demo"),
-        Binding("r", "start", "Start a run", show=False, id="welcome.start"),
-        Binding("s", "sessions", "Sessions", show=False, id="welcome.sessions"),
-    ]
+    SCOPE = "welcome"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("welcome")
 
     def __init__(self, discover: Callable[[], Discovery]) -> None:
         super().__init__()
@@ -154,7 +151,7 @@ class WelcomeScreen(WatchScreen):
         if not self.is_usable:
             return
         self._found = found
-        self.view.nothing = "no logs of Claude Code, Codex or OpenCode; d runs the demo, r starts a run"
+        self.view.nothing = f"no logs from {labels('or')} found; d runs the demo, r starts a run"
         self.view.now = self.watch_app.now()
         self.view.set_rows(found.logs)
         self.view.refresh()
@@ -171,54 +168,44 @@ class WelcomeScreen(WatchScreen):
             [
                 [
                     ("Watchkeeper", "strong"),
-                    ("  see what your agents do, while they work and afterwards", "muted"),
+                    ("  watch your agents live, and review their work later", "muted"),
                 ],
-                [("Everything stays on this machine, in one file. Nothing was stored yet.", "faint")],
+                [("All data stays in one file on this machine. Nothing is stored yet.", "faint")],
             ]
         )
         set_title(
-            self.view, [("Found here", "strong"), ("  nothing is read yet", "muted")], self.watch_app.palette
+            self.view, [("Found here", "strong"), ("  not imported yet", "muted")], self.watch_app.palette
         )
         label = sanitize(row.label) if row is not None else "the newest program"
         folder = clip(sanitize(Path.cwd().name) or "/", 24)
         choices: list[tuple[str, str, str]] = [
-            ("w", f"watch the newest session of {label}", "now, live"),
-            ("i", "import every session found here", "their history, cost and search"),
-            ("r", "start a run", "a goal, a model, a budget"),
+            ("w", f"watch the newest session of {label}", "live"),
+            ("i", "import every session found here", "history, cost and search"),
+            (self.watch_app.key_for("start"), "start a run", "goal, model, budget"),
             ("d", "try the demo", f"no key needed; surveys {folder}"),
         ]
         lines: list[list[Piece]] = [
-            [(f"  {key}  ", "key"), (words.ljust(44), "text"), (more, "muted")]
+            [(f"  {key:<8}", "key"), (words.ljust(44), "text"), (more, "muted")]
             for key, words, more in choices
             if found is None or found.logs or key not in "wi"
         ]
         if found is not None:
             lines.append([])
             for name, values, otherwise in (
-                ("Programs", found.programs, "none found"),
+                ("Agent CLIs", found.programs, "none on PATH"),
                 (
-                    "Keys",
+                    "API keys",
                     found.keys,
-                    "none found; set ANTHROPIC_API_KEY or OPENAI_API_KEY, then start wk again",
+                    "none; set ANTHROPIC_API_KEY or OPENAI_API_KEY, then restart wk",
                 ),
             ):
                 words = ", ".join(sanitize(value) for value in values) or otherwise
-                lines.append([(f"  {name:<9}", "muted"), (words, "text" if values else "faint")])
+                lines.append([(f"  {name:<11}", "muted"), (words, "text" if values else "faint")])
         self.query_one("#welcome-keys", WelcomeText).show(lines)
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now())) or (
             ("`wk doctor` checks the installation", "faint"),
         )
-        has_logs = bool(found is not None and found.logs)
-        self.show_keys(
-            (
-                *((KeyHint("w", "Watch", "watch"), KeyHint("i", "Import", "import")) if has_logs else ()),
-                KeyHint("r", "Start a run", "start"),
-                KeyHint("d", "Demo", "demo"),
-                KeyHint("q", "Quit", "leave"),
-                KeyHint(":", "Command", "command_bar"),
-                KeyHint("?", "Help", "help"),
-            )
-        )
+        self.show_keys()
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         self._describe()
@@ -229,13 +216,13 @@ class WelcomeScreen(WatchScreen):
     def action_watch(self) -> None:
         row = self.view.selected
         if row is None:
-            self.say("no session of another program was found here; d shows the demo", "muted")
+            self.say("no sessions from other programs found; d runs the demo", "muted")
         else:
             self.watch_app.leave(f"watch {row.alias}")
 
     def action_import(self) -> None:
         if self._found is None or not self._found.logs:
-            self.say("no session of another program was found here; d shows the demo", "muted")
+            self.say("no sessions from other programs found; d runs the demo", "muted")
         else:
             self.watch_app.leave(" ".join(["import", *(row.alias for row in self._found.logs)]))
 
@@ -255,20 +242,12 @@ class WelcomeScreen(WatchScreen):
             self.watch_app.open_session(session_id)
         else:
             why = self.trouble(problem)
-            self.say(f"✗ no demo: {why}   r starts one in another folder", "failed", seconds=60)
-
-    def action_sessions(self) -> None:
-        self.watch_app.open_sessions("")
-
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Welcome",
-                [
-                    ("w, enter", "watch the newest session of the selected program, live"),
-                    ("i", "import all sessions that were found"),
-                    ("r", "start a run of your own"),
-                    ("d", "the demo: offline, without a key"),
-                ],
+            self.say(
+                f"✗ demo failed: {why}   {self.watch_app.key_for('start')} starts a run in another folder",
+                "failed",
+                seconds=60,
             )
-        ]
+
+    def why_not(self, action: Action) -> str:
+        found = self._found is not None and self._found.logs
+        return "" if found or action.id not in ("welcome.watch", "welcome.import") else "no sessions found"

@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
@@ -16,8 +16,9 @@ from textual.reactive import reactive, var
 from textual.widget import Widget
 
 from watchkeeper.store.outcome import RunOutcome
-from watchkeeper.store.snapshot import AgentFacts
+from watchkeeper.store.projection import AgentFacts
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import bindings
 from watchkeeper_tui.pages import PageContext
 from watchkeeper_tui.pages.calls import calls_page, metrics_page, prompt_page
 from watchkeeper_tui.pages.memory import (
@@ -185,6 +186,7 @@ class AgentPane(Vertical):
     AgentPane Summary { height: 2; }
     """
 
+    NAME = "agent"
     NUMBER = "3"
     SHOWS_SILENCE = True
     """Whether the title says how long ago the agent gave a sign."""
@@ -204,25 +206,8 @@ class AgentPane(Vertical):
             self.which = which
             self.pinned = pinned
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h,comma", "tab(-1)", "Previous tab", show=False, id="agent.previous_tab"),
-        Binding("right,l,full_stop", "tab(1)", "Next tab", show=False, id="agent.next_tab"),
-        Binding("asterisk", "pin", "Pin or unpin the fact or message", show=False, id="agent.pin"),
-        Binding("c", "to_compaction", "To the compaction", show=False, id="agent.to_compaction"),
-        Binding("n", "find(1)", "Next match", show=False, id="agent.next_match"),
-        Binding("N", "find(-1)", "Previous match", show=False, id="agent.previous_match"),
-        Binding(
-            "right_curly_bracket", "step_message(1)", "Next message", show=False, id="agent.next_message"
-        ),
-        Binding(
-            "left_curly_bracket",
-            "step_message(-1)",
-            "Previous message",
-            show=False,
-            id="agent.previous_message",
-        ),
-        Binding("W", "jump('prompt')", "Next words of the user", show=False, id="agent.next_prompt"),
-    ]
+    SCOPE = "agent"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("agent")
 
     tab = var(0, init=False, always_update=True)
     """The place of the open tab in `PAGES`."""
@@ -231,7 +216,7 @@ class AgentPane(Vertical):
     """What the run left, once it has ended and that was read."""
 
     def __init__(self) -> None:
-        super().__init__(id="agent", classes="pane")
+        super().__init__(id=self.NAME, classes="pane")
         self.agent_id: str | None = None
         self._task_id: str | None = None
         self._snapshot = Snapshot()
@@ -329,7 +314,7 @@ class AgentPane(Vertical):
         if detail is None or detail.agent_id != agent.id:
             detail = AgentDetail(agent.id)
             if agent.last_seq:
-                return [PageLine("reading", (("reading …", "faint"),))]
+                return [PageLine("reading", (("loading …", "faint"),))]
         context = PageContext(
             snapshot=snapshot,
             agent=agent,
@@ -390,11 +375,11 @@ class AgentPane(Vertical):
         detail = self._snapshot.detail
         compacted = detail is not None and detail.view is not None and bool(detail.view.observations)
         if not compacted:
-            said = "nothing of this transcript was compacted"
+            said = "no compactions in this transcript"
         elif self.filter_words:
-            said = "the search hides where the transcript was compacted; empty the search first"
+            said = "the search hides the compaction; clear the search first"
         else:
-            said = "the compaction is earlier than what is loaded here"
+            said = "the compaction is before the loaded messages"
         self.post_message(StatusLine.Said(said))
 
     def action_jump(self, what: str) -> None:
@@ -423,10 +408,10 @@ class AgentPane(Vertical):
         # Without a search, n and N are the screen's.
         return bool(self.filter_words) and PAGES[self.tab].name == "Transcript" if action == "find" else True
 
-    def action_find(self, step: int) -> None:
+    def action_next(self, step: int) -> None:
         """Go to the next item of the transcript that has the words of the search, or to the one before."""
         if not self._go_to(self._matches(), step):
-            self.post_message(StatusLine.Said("nothing found"))
+            self.post_message(StatusLine.Said("no matches"))
 
     def action_step_message(self, step: int) -> None:
         """Go to the next message of the transcript, or to the one before."""
@@ -473,9 +458,7 @@ class AgentPane(Vertical):
         facts = self._snapshot.detail.facts if self._snapshot.detail is not None else ()
         fact = next((each for each in facts if f"fact.{each.id}" == key), None)
         if fact is None:
-            self.post_message(
-                StatusLine.Said("choose a fact or a message first; /pin TEXT pins a text of your own")
-            )
+            self.post_message(StatusLine.Said("select a fact or message first; :pin TEXT pins your own text"))
         else:
             self.post_message(self.PinChanged(f"#{fact.id}", pinned=not fact.pinned))
 
@@ -554,3 +537,46 @@ class AgentPane(Vertical):
             while pieces_width(pieces) > width and len(pieces) > 3:
                 pieces.pop()
         set_title(self, pieces, palette)
+
+
+TRANSCRIPT, MEMORY = (
+    next(at for at, page in enumerate(PAGES) if page.name == name) for name in ("Transcript", "Memory")
+)
+
+
+class TranscriptPane(AgentPane):
+    """The third column of a wide screen: the transcript beside the tab that is open; beside the transcript, the memory."""
+
+    NAME = "transcript"
+    NUMBER = "5"
+    DEFAULT_CSS = "TranscriptPane TabLine, TranscriptPane Summary { display: none; }"
+
+    class TabWanted(Message):
+        """The user wants another tab of the agent."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_reactive(AgentPane.tab, TRANSCRIPT)
+
+    def update_as(self, pane: AgentPane) -> None:
+        """Show what goes beside the tab that is open in the agent pane."""
+        wanted = MEMORY if pane.tab == TRANSCRIPT else TRANSCRIPT
+        if wanted != self.tab:
+            self.tab = wanted
+        self.update(pane._snapshot, pane.agent_id, pane._now)
+
+    def lines(self) -> Sequence[PageLine | Unit]:
+        if self.agent_id is None and self._snapshot.agents:
+            return [PageLine("none", (("no agent yet", "faint"),))]
+        return super().lines()
+
+    def open_tab(self, index: int) -> None:
+        if index % len(PAGES) != self.tab:
+            self.post_message(self.TabWanted(index))
+
+    def _title(self) -> None:
+        set_title(self, pane_title(self.NUMBER, PAGES[self.tab].name), watch_app(self).palette)

@@ -16,14 +16,16 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Input
 
+from watchkeeper.records.quota import quota_words, window_name
 from watchkeeper.records.text import question_words
 from watchkeeper.records.usage_limits import limit_text, parked_limit, session_limit
-from watchkeeper.store.snapshot import CommandFacts, SessionFacts, roles_of
+from watchkeeper.store.projection import SessionFacts, roles_of
+from watchkeeper.store.snapshot import CommandFacts
 from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
-from watchkeeper_tui.actions import Target
 from watchkeeper_tui.control import Sent
 from watchkeeper_tui.pages.memory import compaction_pieces
+from watchkeeper_tui.requests import Target
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
 from watchkeeper_tui.snapshot import (
     SESSION_BADGES,
@@ -143,7 +145,7 @@ class Header(Widget):
         pieces: list[Piece] = [(" ", "text")]
         for group in groups:
             pieces += [*group, ("   ", "text")]
-        key = watch_app(self).key_for("attention", "e")
+        key = watch_app(self).key_for("attention")
         shown = clip_pieces(pieces, width - 10)
         space = "" if shown[-1][0].endswith(" ") else " "
         return [*shown, (f"{space}{key} next", "key")]
@@ -156,7 +158,7 @@ class Header(Widget):
         if reached is not None:
             said = budget_words(budget_share(snapshot, reached))
             yield _Need(f"$ budget {sanitize(reached.kind)}: {said}", "", "", "failed")
-        for pieces in self._parked(self._known_until):
+        for pieces in (*self._parked(self._known_until), *self._low_quotas()):
             yield _Need("", "", "", "slot", after=tuple(pieces))
         yield from self._flagged()
         yield from self._terminals()
@@ -168,7 +170,7 @@ class Header(Widget):
             found = [each for each in snapshot.agents if each.id in snapshot.flagged]
             condition = report_condition(snapshot, found[0]) if found else None
             if condition is not None:
-                name = clip(sanitize(found[0].name), 24)
+                name = clip(sanitize(found[0].full_label), 32)
                 yield _Need.of_several("✓", len(found), name, f" {condition.note}", "waiting")
 
     def _terminals(self) -> Iterator[_Need]:
@@ -202,7 +204,7 @@ class Header(Widget):
                 note = agent_condition(first, snapshot.state, self._known_until).note
                 why = f" {' '.join(note.removeprefix(word).split())}".rstrip()
             role = roster.roles.get(glyph, "waiting")
-            name = clip(sanitize(first.label), 24)
+            name = clip(sanitize(first.full_label), 32)
             yield _Need.of_several(glyph, len(ids), name, why, role, verb=f" {word}")
 
     def _parked(self, now: float) -> Iterator[list[Piece]]:
@@ -212,13 +214,20 @@ class Header(Widget):
             words = limit_text(parked_limit(first.parked_until, first.status_reason), now)
             more = f" +{len(parked) - 1}" if len(parked) > 1 else ""
             yield [
-                ("◷ ", "slot"), (clip(sanitize(first.label), 24), "strong"),
+                ("◷ ", "slot"), (clip(sanitize(first.full_label), 32), "strong"),
                 (f" {sanitize(words.removeprefix('usage '))}{more}", "slot"),
             ]  # fmt: skip
         elif (session := self._snapshot.session) is not None:
             limit = session_limit(session.status, session.status_reason, session.last_active)
             if limit is not None:
                 yield [(f"◷ {limit_text(limit, now)}", "slot")]
+
+    def _low_quotas(self) -> Iterator[list[Piece]]:
+        """Usage windows of which little is left; what is unknown is not said here."""
+        for each in self._snapshot.quotas:
+            if each.is_low(self._now):
+                name = clip(sanitize(f"{each.newest.provider} {window_name(each.newest)}"), 40)
+                yield [(f"◔ {name}: {quota_words(each, self._now)}", "waiting")]
 
     def role_pieces(self, width: int) -> list[Piece]:
         """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not
@@ -290,7 +299,7 @@ class Header(Widget):
                 (
                     0,
                     [
-                        (f" ! NOT READ {formatting.duration(now - snapshot.read_at)} ", "badge_failed"),
+                        (f" ! NOT UPDATED {formatting.duration(now - snapshot.read_at)} ", "badge_failed"),
                         (" ", "text"),
                     ],
                 )
@@ -303,9 +312,17 @@ class Header(Widget):
             return groups
         groups.insert(1, (5, [(f"{session.id}  ", "accent")]))
         groups.append((1, [(formatting.clock(self._elapsed(session, now)), "text"), ("  ", "text")]))
-        if snapshot.state is SessionState.LIVE and snapshot.host_pid:
-            groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
-        groups.append((8, [(f"{formatting.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append(
+            (
+                8,
+                [
+                    (
+                        f"{formatting.plural(sum(not one.is_unit for one in snapshot.agents), 'agent')}  ",
+                        "muted",
+                    )
+                ],
+            )
+        )
         groups.append((2, self._counts()))
         cost = formatting.bill(session)
         groups.append((3, [(cost, "money")]))
@@ -319,11 +336,10 @@ class Header(Widget):
             missing = ", ".join(formatting.plural(count, what) for what, count in gaps if count)
             groups.append((3, [("  ", "text"), ("partial", "waiting")]))
             groups.append((8, [(f" ({missing} missing)", "muted")]))
-        if snapshot.state is SessionState.LIVE:
-            groups.append((9, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
         if self.is_mounted and self.screen.size.height < ROOMY_ROWS:
             # Else the line of attention has them.
-            groups += [(1, [("  ", "text"), *group]) for group in self._parked(now)]
+            low = self._low_quotas()
+            groups += [(1, [("  ", "text"), *group]) for group in (*self._parked(now), *low)]
             reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
             if reached is not None:
                 said = budget_words(budget_share(snapshot, reached))
@@ -546,7 +562,7 @@ def command_pieces(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list
     if newest.command_id is None:
         if now - newest.at > LOCKED_AFTER_SECONDS:
             return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
-        return [("… ", "muted"), (newest.about, "text"), (": writing the command", "muted")]
+        return [("… ", "muted"), (newest.about, "text"), (": sending", "muted")]
     command = next((each for each in snapshot.commands if each.id == newest.command_id), None)
     if command is None or command.status == "queued":
         return _queued(snapshot, newest, now)
@@ -610,7 +626,7 @@ def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
     if newest.status == "running":
         pieces.append(("; the agent keeps working", "muted"))
     elif newest.status == "prepared":
-        pieces.append(("; published at the agent's next step", "muted"))
+        pieces.append(("; applied at the agent's next step", "muted"))
     elif newest.status == "applied":
         pieces += [("   u", "key"), (" undoes it", "muted")]
     return pieces
@@ -681,7 +697,7 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
     if snapshot.state is SessionState.FAILED:
         return [("✗ the run failed", "failed"), (f" — {reason}" if reason else "", "text")]
     if snapshot.state is SessionState.CANCELLED:
-        return [("× the run is cancelled", "cancelled"), (f" — {reason}" if reason else "", "text")]
+        return [("× the run was cancelled", "cancelled"), (f" — {reason}" if reason else "", "text")]
     if snapshot.state is SessionState.DONE:
         return [("✓ done", "done"), (f" — {reason}" if reason else "", "text")]
     return []
@@ -697,7 +713,7 @@ def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
         condition = task_condition(task)
         note = condition.note or clip(sanitize(task.result or ""), 300)
     else:
-        return [("select an agent: j k move, enter opens, ? shows every key", "faint")]
+        return [("select an agent: j k move, Enter opens, ? lists all keys", "faint")]
     name = (
         sanitize(agent.full_label) if agent is not None else sanitize(task.label) if task is not None else ""
     )
@@ -851,7 +867,7 @@ class Prompt(Vertical, can_focus=True):
         self._moved = moved
         self._kind, self._back = kind, 0
         self.add_class("-typing")
-        before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
+        before = [KeyHint("↑", "History", _pressing("up"))] if self._history.get(kind) else []
         self._name_keys(
             [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Cancel", _pressing("escape"))]
         )
@@ -1087,6 +1103,58 @@ class PathLine(_PartsLine[Crumb]):
         return groups
 
 
+# --- Panes --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PaneName:
+    """A pane that the user can go to. `note` is sanitised."""
+
+    id: str
+    key: str
+    name: str
+    note: str = ""
+    is_open: bool = False
+
+
+class PaneTabs(_PartsLine[PaneName]):
+    """The panes by their keys and names, where only some are shown; a click goes to one."""
+
+    DEFAULT_CSS = """
+    PaneTabs { height: 1; background: $surface; display: none; }
+    PaneTabs.-shown { display: block; }
+    """
+
+    panes: reactive[tuple[PaneName, ...]] = reactive(())
+
+    def watch_panes(self) -> None:
+        self.set_class(bool(self.panes), "-shown")
+
+    def clicked(self, part: PaneName) -> Message:
+        return KeyLine.Pressed(f"pane('{part.id}')")
+
+    def groups(self) -> list[tuple[PaneName | None, list[Piece]]]:
+        """All of them, the open one in brackets; where there is no room, the others lose their notes, then their names."""
+        groups: list[tuple[PaneName | None, list[Piece]]] = []
+        for notes, names in ((True, True), (False, True), (False, False)):
+            groups = []
+            for each in self.panes:
+                name = each.name if names or each.is_open else "" if each.key else each.name[:2]
+                groups.append((each, self._pieces(each, name + each.note * notes)))
+            if not any(each.key for each in self.panes):
+                groups.append((None, [(watch_app(self).key_for("pane.next"), "key"), (" next", "muted")]))
+            if sum(pieces_width(pieces) for _, pieces in groups) < self.size.width:
+                break
+        return groups
+
+    @staticmethod
+    def _pieces(pane: PaneName, text: str) -> list[Piece]:
+        before, after = ("[", "] ") if pane.is_open else (" ", "  ")
+        key = f"{pane.key} " if pane.key and text else pane.key
+        role = "strong" if pane.is_open else "text"
+        return [(before, "key"), (key, "key"), (text, role), (after, "key")]
+
+
 # --- Filters ------------------------------------------------------------------------------------------------
 
 
@@ -1128,8 +1196,8 @@ class ChipLine(_PartsLine[Chip]):
 
     def groups(self) -> list[tuple[Chip | None, list[Piece]]]:
         """The newest filters that fit, how many others there are, and the key that takes the last one off."""
-        key = watch_app(self).key_for("filter.drop", "backspace")
-        after: list[Piece] = [(key, "key"), (" takes the last off", "muted")]
+        key = watch_app(self).key_for("filter.drop")
+        after: list[Piece] = [(key, "key"), (" removes the last filter", "muted")]
         groups: list[tuple[Chip | None, list[Piece]]] = []
         left = self.size.width - pieces_width(after) - 12
         for chip in reversed(self.chips):
@@ -1144,4 +1212,4 @@ class ChipLine(_PartsLine[Chip]):
         return [*reversed(groups), (None, after)]
 
 
-_FILTERED = {"plan": "plan", "events": "events", "agent": "transcript"}
+_FILTERED = {"plan": "plan", "events": "events", "agent": "transcript", "transcript": "transcript"}

@@ -11,15 +11,19 @@ from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
+from textual.binding import BindingType
+from textual.content import Content
 from textual.reactive import reactive, var
+from textual.widget import Widget
 
 from watchkeeper.records.messages import context_percent
 from watchkeeper.records.waiting import Waiting
 from watchkeeper.store.agent_snapshot import TurnFacts, newest_turns
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.names import with_role
-from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, RoleFacts, TaskFacts, roles_of
+from watchkeeper.store.projection import AgentFacts, CompactionFacts, RoleFacts, TaskFacts, roles_of
 from watchkeeper_tui import formatting
+from watchkeeper_tui.actions import bindings
 from watchkeeper_tui.formatting import EventLine
 from watchkeeper_tui.pages.memory import (
     compaction_mark,
@@ -32,6 +36,7 @@ from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows, PlanShaper, pla
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, no_agents_text
+from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.bars import KeyLine
 from watchkeeper_tui.widgets.rows import (
     Cell,
@@ -39,6 +44,7 @@ from watchkeeper_tui.widgets.rows import (
     Piece,
     RowView,
     clip_pieces,
+    content,
     pane_title,
     pieces_width,
     set_title,
@@ -46,8 +52,6 @@ from watchkeeper_tui.widgets.rows import (
 
 BAR_CELLS = 8
 CONTEXT_CELLS = BAR_CELLS + len(" 100%")
-ASKS = "wants to run "
-"""The prefix of the reason of an agent that needs you; the glyph already says it."""
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
 WAITING_WORDS = frozenset(Waiting)
@@ -59,8 +63,10 @@ MOST_NAME_CELLS = 80
 """A name longer than this takes no more room from other columns."""
 TREE_CELLS = 6
 """Cells before a name for the lines of the tree."""
-FIGURES_CELLS = 34
-"""Cells of the columns that no name takes the room of: state, context, tokens and cost."""
+FIGURES_CELLS, COST_CELLS = 25, 9
+"""Cells of the columns that no name takes the room of: state, context and tokens; and cost, where there is any."""
+CALM = 0.75
+"""The share of a window below which a context needs no attention."""
 TREE_NAME_CELLS = 14
 """Cells kept for a name that is deep in the tree."""
 
@@ -69,27 +75,21 @@ def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
     """A context's filling as a bar and a percentage; its tokens alone where the window is not known."""
     if limit <= 0:
         return [(fit(f"{formatting.tokens(used)} tok", cells + 5), "muted")]
-    fraction = formatting.share(used, limit)
-    filled = formatting.bar_cells(fraction, cells)
-    role = (
-        "bar_low"
-        if fraction < 0.5
-        else "bar_mid"
-        if fraction < 0.75
-        else "bar_high"
-        if fraction < 0.92
-        else "bar_full"
-    )
+    fraction, percent = formatting.share(used, limit), context_percent(used, limit) or 0
+    filled = formatting.bar_cells(fraction, cells) if percent else 0
+    role = "bar_low" if fraction < CALM else "bar_high" if fraction < 0.92 else "bar_full"
     return [
         ("▓" * filled, role),
         ("░" * (cells - filled), "bar_empty"),
-        (f" {context_percent(used, limit) or 0:>3}%", role),
+        (f" {percent:>3}%", role),
     ]
 
 
 class PlanView(RowView[PlanRow]):
     """The tree, one row a task or agent."""
 
+    SCOPE = "plan"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("plan")
     HEADINGS = True
     IDLE_SELECTION = True
     COLUMNS: ClassVar[Sequence[Column]] = (
@@ -116,6 +116,8 @@ class PlanView(RowView[PlanRow]):
     filter_words = var("", init=False)
     order = var("tree", init=False)
     """One of `plan_tree.ORDERS`."""
+    is_tree = var(False, init=False)
+    """The order was chosen in another session: it sorts what is below each row, and the tree stays."""
 
     def __init__(self) -> None:
         super().__init__(id="plan", classes="pane")
@@ -135,6 +137,9 @@ class PlanView(RowView[PlanRow]):
         """Show this plan as of `now`."""
         self._now = now
         self._rates = dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {}
+        costs = snapshot.session is not None and bool(snapshot.session.cost_usd)
+        is_live = snapshot.state is SessionState.LIVE
+        self.hide(*(() if costs and is_live else ("$/m",) if costs else ("cost", "$/m")))
         if snapshot.tasks is not self._names_of:
             self._names_of = snapshot.tasks
             longest = max(
@@ -153,7 +158,8 @@ class PlanView(RowView[PlanRow]):
     def columns(self) -> Sequence[Column]:
         """Names have the room that they need before the models, which the agent pane has too."""
         columns = self.BY_RATE if self.order == "rate" else self.COLUMNS
-        wanted = min(self._longest_name, self.scrollable_content_region.width - FIGURES_CELLS)
+        figures = FIGURES_CELLS + (0 if "cost" in self.hidden else COST_CELLS)
+        wanted = min(self._longest_name, self.scrollable_content_region.width - figures)
         if (wanted, columns) != self._columns_for:
             self._columns_for = (wanted, columns)
             self._columns = [
@@ -184,8 +190,9 @@ class PlanView(RowView[PlanRow]):
 
     def _shape(self, snapshot: Snapshot) -> None:
         self.shown = self._shaper.rows(
-            snapshot, self._now, collapsed=self.collapsed, words=self.filter_words, order=self.order
-        )
+            snapshot, self._now, collapsed=self.collapsed, words=self.filter_words, order=self.order,
+            is_tree=self.is_tree,
+        )  # fmt: skip
         said, self._said = self._said, self.empty_words()
         if not self.shown and self._said != said:
             self.refresh()
@@ -208,7 +215,7 @@ class PlanView(RowView[PlanRow]):
 
     def empty_words(self) -> str:
         return self._nobody or (
-            f"nothing here has these words: {sanitize(self.filter_words)}" if self.filter_words else ""
+            f"no matching rows: {sanitize(self.filter_words)}" if self.filter_words else ""
         )
 
     def title(self) -> None:
@@ -253,17 +260,11 @@ class PlanView(RowView[PlanRow]):
         if condition.word in WAITING_WORDS:
             # The line below the panes has the whole reason.
             left = _LEFT.search(condition.note) if condition.word == Waiting.LIMIT else None
-            context = [(f"{condition.word} {left[1]}" if left else condition.word, condition.role)]
+            timed = f"{condition.word} {left[1]}" if left else condition.word
+            context = [(timed if len(timed) <= CONTEXT_CELLS else condition.word, condition.role)]
         elif condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
-            note = condition.note.removeprefix(ASKS)
-            if len(note) > CONTEXT_CELLS:
-                # A time says more than the words around it; "paused by dashboard", cut off, no more than its first word.
-                what, _, time = note.rpartition(" for ") if condition.role == "silent" else ("", "", "")
-                if what:
-                    note = f"{clip(what, CONTEXT_CELLS - len(time) - 1)} {time}"
-                else:
-                    note = condition.word if note.startswith(condition.word) else note.partition(" — ")[0]
-            context = [(note, condition.role)]
+            # One word: the line below the panes has the whole reason.
+            context = [(condition.word, condition.role)]
         elif condition.word != "pausing" and agent is not None and agent.context_used:
             context = context_bar(agent.context_used, agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):
@@ -299,7 +300,15 @@ class PlanView(RowView[PlanRow]):
         fitted = clip_pieces(
             name, max(TREE_NAME_CELLS, whole - min(pieces_width([(word, "")]), NOTE_CELLS) - 2)
         )
-        begin = sum(width + 1 for width in self._widths[1:3] if width) if note else whole - len(word)
+        begin = sum(width + 1 for width in self._widths[1:3] if width)
+        if not note and pieces_width(fitted) + 2 > begin:
+            begin = whole - len(word)  # a long name has the room before it
+        room = whole - max(begin, pieces_width(fitted) + 2)
+        if note and pieces_width([(note, "")]) > room:
+            # The first of the tasks that it waits for; else a word.
+            first, *others = note.split(", ")
+            short = f"{first} +{len(others)}" if others and condition.word == "pending" else ""
+            word = short if short and pieces_width([(short, "")]) <= room else condition.word
         return [
             *fitted,
             (" " * max(2, begin - pieces_width(fitted)), "text"),
@@ -312,7 +321,7 @@ class PlanView(RowView[PlanRow]):
         return prefix if len(prefix) <= max(4, room) else "…" + prefix[1 - max(4, room) :]
 
 
-NAME_CELLS, WIDE_NAME_CELLS, WIDE_FROM = 12, 20, 70
+NAME_CELLS, WIDE_NAME_CELLS, WIDE_FROM = 16, 28, 70
 """The width of an agent's name, and in a pane of so many columns; where all are shorter, what happened has the
 rest."""
 
@@ -352,7 +361,7 @@ class EventsView(RowView[EventLine]):
     """The tail of the session's log."""
 
     FOLLOWS = True
-    EMPTY = "nothing here"
+    EMPTY = "no events"
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("at", 8),
         Column("agent", NAME_CELLS),
@@ -473,8 +482,10 @@ SOON = 0.55
 class CompactionView(RowView[CompactionFacts | AgentFacts]):
     """One row a pass, in flight first; then the agents that come nearest to one."""
 
-    EMPTY = "no compaction yet"
+    EMPTY = "no compactions yet"
     NUMBER = "4"
+    IS_PREDICTED = True
+    """Whether the closed pane names the agent that comes next."""
     growth_rates: var[Mapping[str, float]] = var(dict, init=False)
     """Tokens a second by which the contexts of agents grow, where that is known."""
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
@@ -486,7 +497,28 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self._live = False
         self.near: Sequence[AgentFacts] = ()
         """The agents listed as coming near to a pass, the nearest first."""
+        self.next: AgentFacts | None = None
+        """The agent whose context is fullest."""
         self._growth = GrowthRates()
+        self._heading: list[Piece] = []
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an agent is so full that it is to be compacted now."""
+        threshold = self.watch_app.settings.summarization_threshold
+        return any(compaction_mark(agent, threshold) <= agent.context_used for agent in self.near)
+
+    def line(self) -> list[Piece]:
+        """What the closed pane says: the passes, or that there was none, and which agent comes next."""
+        pieces = [*self._heading]
+        if not any(isinstance(row, CompactionFacts) for row in self.rows):
+            pieces.append((f"  {self.EMPTY}", "muted"))
+        if self.next is not None and self.IS_PREDICTED:
+            pieces += [
+                (f"  next: {clip(sanitize(self.next.full_label), 40)}", "text"),
+                (self._note(self.next), "muted"),
+            ]
+        return pieces
 
     def watch_growth_rates(self) -> None:
         self.repaint_changed()
@@ -501,8 +533,12 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self._names, self._now = roster.names, now
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
         ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
+        predicted = [
+            agent for agent in roster.nearest(0.001, snapshot) if predicts_compaction(snapshot, agent)
+        ]
+        self.next = next(iter(predicted), None)
         self.near = [
-            agent for agent in roster.nearest(SOON, snapshot) if predicts_compaction(snapshot, agent)
+            each for each in predicted if formatting.share(each.context_used, each.context_limit) >= SOON
         ]
         self._live = snapshot.state is SessionState.LIVE
         if not self.touched:
@@ -520,10 +556,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             pieces.append((f"  ◔ {formatting.plural(buffered, 'chunk')} buffered", "slot"))
         if removed > 0:
             pieces.append((f"  {formatting.tokens(removed)} tok freed", "muted"))
-        known = [each.stall_seconds for each in ended if each.stall_seconds is not None]
-        if known:
-            pieces.append((f"  blocked {max(0.0, sum(known)) * 1000:.0f}ms", "muted"))
         set_title(self, pieces, self.watch_app.palette)
+        self._heading = pieces
         if self._live:
             self._growth.look(self.watch_app.reader, self.near, now, lambda: self.app.call_later(self._grown))
 
@@ -532,24 +566,33 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
 
     def row_cells(self, row: CompactionFacts | AgentFacts) -> Sequence[Cell]:
         if isinstance(row, AgentFacts):
-            used = row.context_used
-            left = max(0, compaction_mark(row, self.watch_app.settings.summarization_threshold) - used)
-            note = (
-                f"  compacts in {formatting.tokens(left)} tok{self._when(row, left)}"
-                if left
-                else "  compaction due"
-            )
-            bar = context_bar(used, row.context_limit)
+            note = self._note(row)
             return (
                 [
                     ("… ", "faint"),
-                    (fit(sanitize(row.label), NAME_CELLS) + " ", "text"),
-                    *bar,
-                    (note, "muted" if left else "bar_high"),
+                    (fit(sanitize(row.full_label), self._name_cells) + " ", "text"),
+                    *context_bar(row.context_used, row.context_limit),
+                    (note, "bar_high" if note.endswith("due") else "muted"),
                 ],
             )
-        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), NAME_CELLS)
+        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), self._name_cells)
         return (compaction_pieces(row, self._now, name=name),)
+
+    @property
+    def _name_cells(self) -> int:
+        """The width of the names: as much as the longest that is shown needs, and no more than there is room for."""
+        most = WIDE_NAME_CELLS if self.size.width >= WIDE_FROM else NAME_CELLS
+        shown = [row.id if isinstance(row, AgentFacts) else row.agent_id for row in self.rows]
+        return min(most, max((cell_len(self._names.get(each, each)) for each in shown), default=0))
+
+    def _note(self, agent: AgentFacts) -> str:
+        """In how many tokens the agent is compacted, and in about which time."""
+        left = compaction_mark(agent, self.watch_app.settings.summarization_threshold) - agent.context_used
+        return (
+            f"  compacts in {formatting.tokens(left)} tok{self._when(agent, left)}"
+            if left > 0
+            else "  compaction due"
+        )
 
     def _when(self, agent: AgentFacts, left: int) -> str:
         """In about which time, at the rate of its last turns, while it works."""
@@ -559,3 +602,20 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             if rate and self._live and agent.status == "working"
             else ""
         )
+
+
+class CompactionLine(Widget):
+    """The compaction pane while it is closed; a click opens it."""
+
+    DEFAULT_CSS = "CompactionLine { height: 1; background: $surface; padding: 0 1; }"
+
+    pieces: reactive[tuple[Piece, ...]] = reactive(())
+
+    def __init__(self) -> None:
+        super().__init__(id="compaction-line")
+
+    def render(self) -> Content:
+        return content(clip_pieces(self.pieces, self.content_size.width), watch_app(self).palette)
+
+    def on_click(self) -> None:
+        self.post_message(KeyLine.Pressed("pane('compaction')"))

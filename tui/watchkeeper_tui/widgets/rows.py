@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -24,6 +24,7 @@ from textual.strip import Strip
 from textual.style import Style as ContentStyle
 from textual.widget import Widget
 
+from watchkeeper_tui.actions import bindings
 from watchkeeper_tui.sanitize import clip
 from watchkeeper_tui.theming import Palette, on_selection
 from watchkeeper_tui.watch_app import WatchApp, watch_app
@@ -61,9 +62,11 @@ class Column:
     """Columns with a higher number are left out first where there is no room; 0 always stays."""
 
 
-def column_widths(columns: Sequence[Column], available: int) -> list[int]:
-    """A width for each column, 0 for one that is left out; with one space between those shown."""
-    shown = list(range(len(columns)))
+def column_widths(
+    columns: Sequence[Column], available: int, hidden: frozenset[str] = frozenset()
+) -> list[int]:
+    """A width for each column, 0 for one that is left out; with one space between those shown. `hidden`: titles."""
+    shown = [index for index, column in enumerate(columns) if column.title not in hidden]
 
     def needed() -> int:
         return sum(columns[index].cells for index in shown) + max(0, len(shown) - 1)
@@ -196,6 +199,9 @@ class _Look(NamedTuple):
 
 _NEVER = _Look(())
 
+RIGHT = 3
+"""The number of the mouse's right button."""
+
 
 class RowView(ScrollView, Generic[T], can_focus=True):
     """Rows of `T`. A subclass says what a row's id is, and which cells it has."""
@@ -208,15 +214,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     }
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "Up", show=False, id="rows.up"),
-        Binding("down,j", "move(1)", "Down", show=False, id="rows.down"),
-        Binding("pageup,ctrl+u", "page(-1)", "Page up", show=False, id="rows.page_up"),
-        Binding("pagedown,ctrl+d", "page(1)", "Page down", show=False, id="rows.page_down"),
-        Binding("home,g", "first", "First", show=False, id="rows.first"),
-        Binding("end,G", "last", "Last", show=False, id="rows.last"),
-        Binding("enter", "open", "Open", show=False, id="rows.open"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings("rows")
 
     COLUMNS: ClassVar[Sequence[Column]] = ()
     HEADINGS: ClassVar[bool] = False
@@ -294,6 +292,15 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         return self.COLUMNS
 
     # What others use.
+
+    hidden: frozenset[str] = frozenset()
+    """The titles of columns that have nothing to say now."""
+
+    def hide(self, *titles: str) -> None:
+        """Leave these columns out, and no others."""
+        if self.hidden != frozenset(titles):
+            self.hidden, self._widths_for = frozenset(titles), -1
+            self.refresh()
 
     @property
     def watch_app(self) -> WatchApp:
@@ -410,7 +417,9 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if offset.y < (1 if self.HEADINGS else 0) or not 0 <= place < len(self.rows):
             return
         self._go(place)
-        if event.chain == 2:
+        if event.button == RIGHT:
+            self.app.action_command_palette()  # what can be done with the row
+        elif event.chain == 2:
             self.action_open()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -544,7 +553,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         width = self.scrollable_content_region.width
         gutter = 1 if self.CURSOR else 0
         if width != self._widths_for:
-            self._widths = column_widths(self.columns(), width - gutter)
+            self._widths = column_widths(self.columns(), width - gutter, self.hidden)
             self._widths_for = width
         first = 1 if self.HEADINGS else 0
         if self.HEADINGS:

@@ -17,7 +17,8 @@ from textual.widget import Widget
 
 from watchkeeper.records.usage_limits import limit_text
 from watchkeeper.store.outcome import run_ending
-from watchkeeper.store.search.messages import MessageHit, SessionLine, SessionPreview
+from watchkeeper.store.projection import CountedSession
+from watchkeeper.store.search.messages import MessageHit, SessionPreview
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state, state_word, task_look
@@ -35,12 +36,12 @@ _ROLES = {
 }
 
 
-def session_name(row: SessionLine) -> str:
+def session_name(row: CountedSession) -> str:
     """What people call the session: its title, or its goal; sanitised, on one line."""
     return " ".join(sanitize(row.title or row.goal).split())
 
 
-def tags_of(row: SessionLine) -> tuple[str, ...]:
+def tags_of(row: CountedSession) -> tuple[str, ...]:
     """The session's tags, sanitised."""
     return _tags(row.tags)
 
@@ -61,16 +62,16 @@ def _tags(text: str) -> tuple[str, ...]:
 _GROUP_COLUMN = Column("group", 24, drop=1)
 
 
-def _day(row: SessionLine, now: float) -> str:
+def _day(row: CountedSession, now: float) -> str:
     days = (date.fromtimestamp(now) - date.fromtimestamp(row.last_active)).days
     return {0: "today", 1: "yesterday"}.get(days, date.fromtimestamp(row.last_active).isoformat())
 
 
-def _project(row: SessionLine, now: float) -> str:
+def _project(row: CountedSession, now: float) -> str:
     return row.workspace
 
 
-GROUPS: dict[str, Callable[[SessionLine, float], str]] = {"day": _day, "project": _project}
+GROUPS: dict[str, Callable[[CountedSession, float], str]] = {"day": _day, "project": _project}
 """What the list may be grouped by, with the group of a session at a time: hostile until sanitised."""
 
 
@@ -92,7 +93,7 @@ def passage(hit: MessageHit | None, elsewhere: str) -> Cell:
     return pieces or [(" ".join(sanitize(hit.excerpt).split()), "text")]
 
 
-class SessionsView(RowView[SessionLine]):
+class SessionsView(RowView[CountedSession]):
     """One row a session, the newest first."""
 
     HEADINGS = True
@@ -135,13 +136,13 @@ class SessionsView(RowView[SessionLine]):
     def empty_words(self) -> str:
         return self.nothing
 
-    def set_groups(self, rows: tuple[SessionLine, ...], name: str) -> tuple[SessionLine, ...]:
+    def set_groups(self, rows: tuple[CountedSession, ...], name: str) -> tuple[CountedSession, ...]:
         """Group the rows, each group where its first row is; returns them in the order in which they are to be shown."""
         self._widths_for = -1
         if not name:
             self._groups = None
             return rows
-        groups: dict[str, list[SessionLine]] = {}
+        groups: dict[str, list[CountedSession]] = {}
         for row in rows:
             groups.setdefault(GROUPS[name](row, self.now), []).append(row)
         self._groups = {}
@@ -171,30 +172,36 @@ class SessionsView(RowView[SessionLine]):
             *(replace(one, drop=9) if one.title == "last active" else one for one in columns),
         )
 
-    def row_id(self, row: SessionLine) -> str:
+    def set_rows(self, rows: Sequence[CountedSession]) -> None:
+        self.hide(*(() if any(row.cost_usd for row in rows) else ("cost",)))
+        super().set_rows(rows)
+
+    def row_id(self, row: CountedSession) -> str:
         return row.id
 
-    def is_marked(self, row: SessionLine) -> bool:
+    def is_marked(self, row: CountedSession) -> bool:
         return row.id in self.marked
 
     @property
-    def marked_rows(self) -> tuple[SessionLine, ...]:
+    def marked_rows(self) -> tuple[CountedSession, ...]:
         """The marked sessions that are listed."""
         marked = self.marked
         return tuple(row for row in self.rows if row.id in marked) if marked else ()
 
     @property
-    def chosen(self) -> tuple[SessionLine, ...]:
+    def chosen(self) -> tuple[CountedSession, ...]:
         """The marked sessions that are listed, or else the selected one."""
         marked = self.marked_rows
         selected = self.selected
         return marked or ((selected,) if selected is not None else ())
 
-    def state(self, row: SessionLine) -> SessionState:
+    def state(self, row: CountedSession) -> SessionState:
         """The session's state, derived from its lease."""
-        return session_state(row.status, row.id in self.hosts, working=row.working > 0, origin=row.origin)
+        return session_state(
+            row.status, row.id in self.hosts, working=row.working + row.waiting > 0, origin=row.origin
+        )
 
-    def row_cells(self, row: SessionLine) -> Sequence[Cell]:
+    def row_cells(self, row: CountedSession) -> Sequence[Cell]:
         state = self.state(row)
         role = _ROLES.get(state, "muted")
         glyph, _ = SESSION_BADGES[state]
@@ -223,7 +230,7 @@ class SessionsView(RowView[SessionLine]):
                 goal,
                 self._passages.get(row.id, []),
                 [(f"{row.agents:,}", "text")],
-                [(formatting.tokens(row.tokens), "tokens")],
+                [(formatting.tokens(row.total_tokens), "tokens")],
                 [(formatting.bill(row), "money")],
             )
         return (
@@ -235,7 +242,7 @@ class SessionsView(RowView[SessionLine]):
             [(sanitize(formatting.model_name(row.model)), "muted")],
             [(f"{row.agents:,}", "text")],
             [(formatting.duration(duration), "text")],
-            [(formatting.tokens(row.tokens), "tokens")],
+            [(formatting.tokens(row.total_tokens), "tokens")],
             [(formatting.bill(row), "money")],
             [(end, role)],
         )
@@ -285,7 +292,7 @@ class HitPane(Widget):
             (clip(sanitize(self._place.agent or hit.agent_id), 28), "accent"),
             (f" #{hit.seq}", "accent"),
             ("   m", "key"),
-            (" opens it in its transcript", "muted"),
+            (" opens it in the transcript", "muted"),
         ]
         rows = wrapped(
             [(sanitize(piece.text), "match" if piece.found else "text") for piece in hit.pieces], width
@@ -300,10 +307,10 @@ class PreviewPane(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="preview")
-        self._shown: tuple[SessionLine, SessionPreview] | None = None
+        self._shown: tuple[CountedSession, SessionPreview] | None = None
         self._now = 0.0
 
-    def show(self, row: SessionLine | None, preview: SessionPreview | None, now: float) -> None:
+    def show(self, row: CountedSession | None, preview: SessionPreview | None, now: float) -> None:
         """Show this one; what is not read yet, or another session's, is left out."""
         known = row is not None and preview is not None and preview.session_id == row.id
         shown = (row, preview) if known and row is not None and preview is not None else None
@@ -317,7 +324,7 @@ class PreviewPane(Widget):
         row, preview = self._shown
         return _lines(self._rows(row, preview, max(20, self.size.width - 2)), watch_app(self).palette)
 
-    def _rows(self, row: SessionLine, preview: SessionPreview, width: int) -> list[list[Piece]]:
+    def _rows(self, row: CountedSession, preview: SessionPreview, width: int) -> list[list[Piece]]:
         room = width - _LABEL
         low = self.size.height < _HIGH
         lines = 1 if low else 2
@@ -332,7 +339,7 @@ class PreviewPane(Widget):
             add("Goal", _first_lines(" ".join(sanitize(preview.goal).split()), room, lines))
         else:
             said = (
-                formatting.without_markup(ending.stopped or ending.summary) or "the planner wrote no summary"
+                formatting.without_markup(ending.stopped or ending.summary) or "no summary from the planner"
             )
             add("Stopped" if ending.stopped else "Outcome", _first_lines(said, room, lines))
         if preview.tasks:
@@ -345,10 +352,10 @@ class PreviewPane(Widget):
                 plan += [(f"   {glyph} ", role), (name, "muted")]
             add("Plan", [clip_pieces(plan, room)])
         if preview.last_words:
-            add("Last words", _first_lines(formatting.without_markup(preview.last_words), room, lines))
+            add("Last message", _first_lines(formatting.without_markup(preview.last_words), room, lines))
         cost: list[Piece] = [
             (formatting.bill(row), "money"),
-            (f"   {formatting.tokens(row.tokens)} tok", "tokens"),
+            (f"   {formatting.tokens(row.total_tokens)} tok", "tokens"),
             (f"   {formatting.plural(row.compactions, 'compaction')}", "muted"),
         ]
         if not low:
@@ -368,7 +375,7 @@ class PreviewPane(Widget):
         return rows
 
 
-_LABEL = 12
+_LABEL = 14
 _HIGH = 6
 """With fewer rows, each part of a preview takes one."""
 

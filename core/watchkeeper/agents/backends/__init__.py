@@ -12,12 +12,9 @@ with the host: commands in sessions of their own, and those that cleared their e
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import re
 import shlex
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from watchkeeper.agents.tools.child import LineProcess
 from watchkeeper.agents.tools.containment import Containment
-from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked, kill_tree
+from watchkeeper.agents.tools.processes import AGENT_VARIABLE, kill_marked
 from watchkeeper.models.stream import without_lone_surrogates
-from watchkeeper.records.errors import host_fault
 from watchkeeper.records.messages import Usage
 
 
@@ -243,7 +240,7 @@ class Features:
     """Whether instructions for a compaction are followed."""
     reports_background: bool = False
     """Whether it tells its model by itself when a command in the background has ended."""
-    undo: str = "the program keeps its own context; Watchkeeper cannot undo its compactions"
+    undo: str = "the program manages its own context; Watchkeeper cannot undo its compactions"
     """Why compactions cannot be undone."""
 
 
@@ -355,7 +352,6 @@ log = logging.getLogger(__name__)
 
 LARGEST_LINE = 256 * 1024 * 1024
 """Bytes. Programs send whole files and outputs of commands as one line."""
-_BESIDE_THE_LOOP = 256 * 1024
 _LAST_WORDS = 20
 WATCH_SECONDS = 0.2
 LAST_OUTPUT_SECONDS = 1.0
@@ -392,7 +388,7 @@ Requested = Callable[[str, dict[str, Any], int | str], Awaitable[Any]]
 Notified = Callable[[str, dict[str, Any]], None]
 
 
-class ProgramProcess:
+class ProgramProcess(LineProcess):
     """A running program and the JSON-RPC connection to it.
 
     Args:
@@ -400,17 +396,16 @@ class ProgramProcess:
         on_request, on_notification: what the program asks and says, in order. They are called from the event loop.
     """
 
+    label = "the program"
+    largest_line = LARGEST_LINE
+    unstartable = BackendFailed
+
     def __init__(self, *, version_field: bool = True) -> None:
+        super().__init__()
         self._version_field = version_field
-        self._process: asyncio.subprocess.Process | None = None
-        self._next_id = 0
-        self._pending: dict[int, asyncio.Future[Any]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         self.on_request: Requested = _refuse
         self.on_notification: Notified = lambda method, params: None
-        self.ended = asyncio.Event()
-        """Set when the program has ended, or its output has."""
 
     async def start(
         self,
@@ -427,36 +422,14 @@ class ProgramProcess:
             BackendFailed: it cannot be started.
             HostFault: the machine ran out of something.
         """
-        launcher = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.processes", str(os.getpid())]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *launcher,
-                *await containment.prepare(),
-                "--",
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=folder,
-                env=dict(environ),
-                start_new_session=True,
-                limit=LARGEST_LINE,
-            )
-        except (OSError, ValueError, MemoryError) as error:
-            if (fault := host_fault(error)) is not None:
-                raise fault from error
-            raise BackendFailed(f"{command[0]} cannot be started: {error}") from error
-        self._process = process
-        await containment.admit(process.pid, agent_id)
-        assert process.stdin is not None
-        process.stdin.write(b"\n")  # the launcher waits for it: the process is contained now
-        self.begin(self._read_output(process))
-        self.begin(self._read_errors(process))
-        self.begin(self._watch(process))
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.returncode is None and not self.ended.is_set()
+        launcher = "watchkeeper.agents.tools.processes"
+        await self._launch(
+            command[0], launcher, containment, "--", *command, folder=folder, environ=dict(environ)
+        )
+        await containment.admit(self.pid, agent_id)
+        self._stdin.write(b"\n")  # the launcher waits for it: the process is contained now
+        for work in (self._read(), self._read_errors(), self._watch()):
+            self.begin(work)
 
     @property
     def last_words(self) -> str:
@@ -470,97 +443,51 @@ class ProgramProcess:
             RpcError: the program answered with an error.
             BackendFailed: it ended, or did not answer in time.
         """
-        number, self._next_id = self._next_id, self._next_id + 1
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
         try:
-            await self._send({"id": number, "method": method, "params": params})
             async with asyncio.timeout(timeout_seconds):
-                return await answer
+                return await self._request({"method": method, "params": params})
         except TimeoutError:
-            raise BackendFailed(f"no answer to {method} in {timeout_seconds:g} s") from None
-        finally:
-            self._pending.pop(number, None)
+            raise BackendFailed(f"no response to {method} within {timeout_seconds:g} s") from None
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
-        await self._send({"method": method} | ({"params": params} if params is not None else {}))
+        await self.send({"method": method} | ({"params": params} if params is not None else {}))
 
-    async def close(self, grace_seconds: float) -> None:
-        """Close its input, wait for its end, and kill what is left of it."""
-        process = self._process
-        if process is None:
-            return
-        if process.returncode is None:
-            with suppress(OSError):
-                assert process.stdin is not None
-                process.stdin.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(grace_seconds):
-                    await process.wait()
-        if process.returncode is None:
-            await asyncio.to_thread(kill_tree, process.pid)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(5):
-                    await process.wait()
-        self._end("the program was stopped")
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        transport = getattr(process, "_transport", None)
-        if transport is not None:
-            transport.close()
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message. Raises ProgramEnded where the program has ended."""
+        await super().send({"jsonrpc": "2.0", **message} if self._version_field else message)
 
     # --- the other side -------------------------------------------------------------------------------------
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        process = self._process
-        if process is None or process.stdin is None or not self.running:
-            raise ProgramEnded(self._why_ended())
-        if self._version_field:
-            message = {"jsonrpc": "2.0", **message}
-        try:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            await process.stdin.drain()
-        except (BrokenPipeError, ConnectionResetError):
-            raise ProgramEnded(self._why_ended()) from None
+    def _parse(self, line: bytes) -> Any:
+        """The message in a line, without what no database takes."""
+        return without_lone_surrogates(super()._parse(line))
 
-    async def _read_output(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        try:
-            while line := await process.stdout.readline():
-                try:
-                    message = (
-                        await asyncio.to_thread(_parse, line)
-                        if len(line) > _BESIDE_THE_LOOP
-                        else _parse(line)
-                    )
-                except (ValueError, RecursionError):
-                    continue  # a program may print a line of its own
-                if isinstance(message, dict):
-                    self._take(message)
-        except ValueError:
+    def _lost(self, why: str, *, began: bool = False) -> ProgramEnded:
+        return ProgramEnded(why)
+
+    async def _output_ended(self, *, broke_protocol: bool) -> None:
+        if broke_protocol:
             log.warning("an agent program sent a line of more than %d bytes", LARGEST_LINE)
-        self._end(self._why_ended())
+        self._fail(self._why_ended())
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self) -> None:
         """Notice the end of a process whose output something else still holds open."""
-        while process.returncode is None:  # noqa: ASYNC110 (asyncio tells it only once the streams are closed too)
+        while self._process.returncode is None:  # noqa: ASYNC110 (asyncio tells it only once the streams are closed too)
             await asyncio.sleep(WATCH_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_OUTPUT_SECONDS):
                 await self.ended.wait()
-        self._end(self._why_ended())
+        self._fail(self._why_ended())
 
-    def _take(self, message: dict[str, Any]) -> None:
-        method, params = message.get("method"), message.get("params")
-        params = params if isinstance(params, dict) else {}
-        number = message.get("id")
+    def _take(self, message: Any) -> None:
+        message = object_of(message)  # a program may print a line of its own
+        method, params, number = message.get("method"), object_of(message.get("params")), message.get("id")
         if isinstance(method, str) and number is not None:  # ids begin at 0
             self.begin(self._answer(method, params, number))
         elif isinstance(method, str):
             self.on_notification(method, params)
-        elif isinstance(number, int) and (answer := self._pending.get(number)) is not None:
+        elif isinstance(number, int) and (answer := self._pending.pop(number, None)) is not None:
             if answer.done():
                 return
             error = message.get("error")
@@ -582,28 +509,16 @@ class ProgramProcess:
         except RpcError as error:
             reply = {"error": {"code": error.code, "message": str(error)}}
         with suppress(BackendFailed):
-            await self._send({"id": number, **reply})
+            await self.send({"id": number, **reply})
 
-    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        while piece := await process.stderr.read(65_536):
+    async def _read_errors(self) -> None:
+        while piece := await self._stderr.read(65_536):
             lines = piece.decode("utf-8", "replace").splitlines()
             self._last_words.extend(line[:500] for line in lines[-_LAST_WORDS:])
 
-    def begin(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _why_ended(self) -> str:
         said = f": {self.last_words}" if self.last_words else ""
-        return f"the program has ended{said}"
-
-    def _end(self, reason: str) -> None:
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(ProgramEnded(reason))
-        self.ended.set()
+        return f"the program ended{said}"
 
 
 class RpcBackend:
@@ -636,7 +551,7 @@ class RpcBackend:
         finally:
             ended.cancel()
         raise BackendFailed(
-            f"{self.name} has ended" + (f": {self._process.last_words}" if self._process.last_words else "")
+            f"{self.name} ended" + (f": {self._process.last_words}" if self._process.last_words else "")
         )
 
     async def answer(self, ask_id: str, decision: Decision) -> None:
@@ -780,10 +695,5 @@ def text_at(answer: Any, *names: str) -> str:
     for name in names:
         answer = object_of(answer).get(name)
     if not isinstance(answer, str) or not answer:
-        raise BackendFailed(f"the program's answer has no {'.'.join(names)}")
+        raise BackendFailed(f"the program's response is missing {'.'.join(names)}")
     return answer
-
-
-def _parse(line: bytes) -> Any:
-    """The message in a line, without what no database takes. Raises ValueError or RecursionError."""
-    return without_lone_surrogates(json.loads(line))

@@ -163,7 +163,7 @@ class Acp(RpcBackend):
         wanted = wanted or "default"
         if offered and wanted not in offered:
             raise PermissionsNotHeld(
-                f"{self.name} has no permission mode {wanted}: it offers {', '.join(offered)}; see `mode` in docs/agents.md"
+                f"{self.name} has no permission mode {wanted}; available: {', '.join(offered)}; see `mode` in docs/configuration.md"
             )
         self._reported = ""
         try:
@@ -177,11 +177,11 @@ class Acp(RpcBackend):
                     _mode_option(answer.get("configOptions")).get("currentValue") or "unknown"
                 )
         except Refused as refused:
-            raise PermissionsNotHeld(f"its permission mode {wanted} cannot be set: {refused}") from refused
+            raise PermissionsNotHeld(f"cannot set its permission mode to {wanted}: {refused}") from refused
         if self._reported != wanted:
             raise PermissionsNotHeld(
-                f"{self.name} does not confirm its permission mode {wanted}"
-                + (f": it is in {self._reported[:60]}" if self._reported else "")
+                f"{self.name} did not confirm its permission mode {wanted}"
+                + (f": it reports {self._reported[:60]}" if self._reported else "")
             )
         self._mode = wanted
         if self._strayed:
@@ -548,7 +548,7 @@ class ClaudeCode(Acp):
             case "api_retry":
                 seconds, status = number_of(message.get("retry_delay_ms")) / 1000, message.get("error_status")
                 said = f"{message.get('error') or 'no answer'} ({status})"
-                self.put(backends.Retrying(f"{said}; Claude Code tries again in {seconds:.0f} s", seconds))
+                self.put(backends.Retrying(f"{said}; Claude Code retries in {seconds:.0f} s", seconds))
             case "task_started":
                 self._tasks[task] = str(message.get("tool_use_id") or "")
                 if message.get("is_backgrounded"):
@@ -622,7 +622,7 @@ MOST_FAILURES = 10
 """So many connections in a row fail before the log of events says it."""
 READ_SECONDS = 20.0
 """How long its server may take to say its permissions."""
-NOT_HEARD = "its server does not answer; questions of its sub-agents are not seen"
+NOT_HEARD = "its server does not respond; approval requests from its sub-agents are not visible"
 
 
 def _transcript(spec: BackendSpec, session: str) -> Path | None:
@@ -713,9 +713,7 @@ class OpenCode(Acp):
         """Have its server listen where only Watchkeeper knows the password, and set its permissions."""
         folder = spec.folder.resolve()
         if plugin := _project_plugin(folder, spec.environ.get("HOME", "")):
-            raise PermissionsNotHeld(
-                f"OpenCode would run a plugin of the project: {plugin}; take it away first"
-            )
+            raise PermissionsNotHeld(f"OpenCode would run a project plugin: {plugin}; remove it first")
         denied = {name: "deny" for ours, name in _OPENCODE_TOOLS.items() if ours in spec.may_not}
         try:
             given = json.loads(spec.environ.get("OPENCODE_PERMISSION", "{}"))
@@ -736,7 +734,7 @@ class OpenCode(Acp):
         session = await super().open(spec)
         if not self._port:
             raise PermissionsNotHeld(
-                "the permissions of OpenCode cannot be read back: its command has a --port of its own, or no `acp`"
+                "cannot check the permissions of OpenCode: its command sets --port or lacks `acp`"
             )
         await self._read_permissions(str(spec.folder))
         self._process.begin(self._listen(str(spec.folder)))
@@ -754,7 +752,7 @@ class OpenCode(Acp):
                 listed = answer.json()
         except (httpx2.HTTPError, ValueError) as error:
             raise PermissionsNotHeld(
-                f"the permissions of OpenCode cannot be read back: {type(error).__name__}"
+                f"cannot check OpenCode's permissions: {type(error).__name__}"
             ) from error
         used = [
             one
@@ -762,11 +760,11 @@ class OpenCode(Acp):
             if one.get("name") == self._mode or one.get("mode") == "subagent"
         ]
         if not any(one.get("name") == self._mode for one in used):
-            raise PermissionsNotHeld(f"OpenCode does not list the permissions of its agent {self._mode}")
+            raise PermissionsNotHeld(f"OpenCode did not list the permissions of its agent {self._mode}")
         for one in used:
             if loose := _loose_rule(one.get("permission"), self._permission):
                 raise PermissionsNotHeld(
-                    f"the OpenCode agent {str(one.get('name'))[:60]} would not ask for {loose}; take that rule out of its"
+                    f"the OpenCode agent {str(one.get('name'))[:60]} would run {loose} without asking; remove that rule from its"
                     " settings"
                 )
 
@@ -778,7 +776,7 @@ class OpenCode(Acp):
         async with httpx2.AsyncClient(
             base_url=base, auth=user, params={"directory": folder}, trust_env=False, timeout=None
         ) as self._http:
-            while self._process.running:
+            while self._process.alive:
                 try:
                     async with self._http.stream("GET", "/event") as events:
                         events.raise_for_status()
@@ -799,7 +797,7 @@ class OpenCode(Acp):
             event = object_of(json.loads(text))
             self._take(str(event.get("type")), object_of(event.get("properties")))
         except (*WRONG_SHAPE, RecursionError):
-            self.put(backends.Raw("an event of its server has the wrong shape"))
+            self.put(backends.Raw("malformed event from its server"))
 
     def _take(self, kind: str, said: dict[str, Any]) -> None:
         session, status = str(said.get("sessionID")), object_of(said.get("status"))
@@ -810,7 +808,7 @@ class OpenCode(Acp):
             return
         elif kind == "session.status" and status.get("type") == "retry":
             message, again = str(status.get("message")), number_of(status.get("next")) / 1000
-            self.put(backends.Retrying(f"{message}; OpenCode tries again", until=again or None))
+            self.put(backends.Retrying(f"{message}; OpenCode retries", until=again or None))
         elif session == self._session:
             return
         elif kind == "session.idle":

@@ -95,7 +95,7 @@ class Codex(rpc.RpcBackend):
             self._set |= {"writable folders": sorted(map(str, roots)), "network access": network}
         self._strayed = ""
         if other := self._differs(object_of(opened)):
-            raise rpc.PermissionsNotHeld(f"Codex does not confirm its permissions: {other}")
+            raise rpc.PermissionsNotHeld(f"Codex did not confirm its permissions: {other}")
         self.record = str(object_of(opened["thread"]).get("path") or "")
         return self._thread
 
@@ -124,7 +124,7 @@ class Codex(rpc.RpcBackend):
             await self.prompt(text)
             return "now"
         if self._thread not in self._turns:
-            raise backends.Refused("Codex has just ended its turn")
+            raise backends.Refused("Codex just ended its turn")
         turn = {"threadId": self._thread, "expectedTurnId": self._turns[self._thread]}
         await self.request("turn/steer", {**turn, "input": [{"type": "text", "text": text}]})
         return "now"
@@ -179,7 +179,7 @@ class Codex(rpc.RpcBackend):
             ends = [count_of(one.get("resetsAt")) for one in windows if count_of(one.get("usedPercent")) >= 100]
             self._resets_at = float(max(ends, default=0))
         elif method == "thread/settings/updated" and not child and (other := self._differs(object_of(params.get("threadSettings")))):
-            self._strayed = f"Codex changed its permissions: {other}; it was stopped"
+            self._strayed = f"Codex was stopped because its permissions changed: {other}"
             self.put(Ended("failed", self._strayed, "permissions"))
         elif method == "turn/started":
             self._turns[thread] = str(object_of(params.get("turn")).get("id"))

@@ -19,15 +19,23 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents import agent_state, backends, roles
-from watchkeeper.agents.agent_state import RunResult, TaskOutcome, is_overtaken, note_budget, write_ending
+from watchkeeper.agents import backends, roles
+from watchkeeper.agents.agent_run import AgentRun
+from watchkeeper.agents.agent_state import (
+    RunResult,
+    Snapshot,
+    TaskOutcome,
+    is_overtaken,
+    note_budget,
+    write_ending,
+)
 from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.backends import (
     AgentBackend,
@@ -43,23 +51,23 @@ from watchkeeper.agents.backends import (
 )
 from watchkeeper.agents.backends.programs import Program
 from watchkeeper.agents.backends.record import ProgramRecord
-from watchkeeper.agents.calls import Call, assert_mine
+from watchkeeper.agents.calls import assert_mine
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.later import LaterNews
 from watchkeeper.agents.limits import Admission, AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.tools.contract import Permission
 from watchkeeper.agents.worktrees import GitFailed
 from watchkeeper.models.failures import limit_wait_seconds
 from watchkeeper.records.messages import Block, ErrorKind, Message, ModelError, Role
-from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.states import AGENT_ENDED, AgentStatus, ToolCallStatus
 from watchkeeper.records.text import cut
 from watchkeeper.records.tool_inputs import edited_places
 from watchkeeper.records.usage_limits import limit_end, usage_limit
-from watchkeeper.store import agents, plans
-from watchkeeper.store.agents import Agent, ProgramSession, ProgramTurn
+from watchkeeper.store import agents, commands, plans
+from watchkeeper.store.agents import Agent, Call, ProgramSession, ProgramTurn
 from watchkeeper.store.driver import Reads
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.messages import load_messages
+from watchkeeper.store.plans import Note
 from watchkeeper.store.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -93,37 +101,35 @@ OUTPUT_CHARACTERS = 30_000
 """Longer output of one tool call is cut; the rest is in the program's own record."""
 
 CUT_TURN = (
-    "[Watchkeeper] You were interrupted: the program or its machine stopped while you worked on the last message. The work"
+    "[Watchkeeper] You were interrupted: the program or its machine stopped while you worked on the last message. Your work"
     " continues in the same session."
 )
 EARLIER_WORK = (
-    "[Watchkeeper] You carry on work that was begun in a session which you cannot see. This is what was said and done"
-    " there, shortened; `read_back` shows what a pointer names:"
+    "[Watchkeeper] You continue work that was started in a session which you cannot see. This is a shortened record of"
+    " that session. `read_back` shows the text behind a pointer:"
 )
-TASK_AGAIN = "This is the task, and what has come since:"
-KNOWN_CALLS = "These tool calls had ended by then, and their results hold:"
+TASK_AGAIN = "This is the task, with the messages since then:"
+KNOWN_CALLS = "These tool calls had already finished. Their results are valid:"
 UNKNOWN_CALLS = (
-    "These tool calls were running. Whether they took effect, in part or whole, is unknown: verify before you do any of"
-    " them again."
+    "These tool calls were running. They may have taken effect, fully or partly. Verify before you repeat any of"
+    " them."
 )
-NOT_SEEN = "The last message may not have reached you, so here it is again:"
-GO_ON = "[Watchkeeper] Go on where you stopped."
-ASKED_AGAIN = "it asks again about the same call"
+NOT_SEEN = "You may not have received the last message. Here it is again:"
+GO_ON = "[Watchkeeper] Continue where you stopped."
+ASKED_AGAIN = "the program asked again about the same call"
 REFUSED = "[Watchkeeper] The call of {tool} was refused: {reason}. Nothing was done."
 BY_CONFIGURATION = "the configuration denies it"
-BY_ROLE = "the role {role} does not have it"
+BY_ROLE = "the role {role} does not have this tool"
 BACKGROUND_ENDED = "[Watchkeeper] A call of {tool} that ran in the background has ended ({status}):\n{output}"
 BACKGROUND_STOPPED = (
     "[Watchkeeper] A call of {tool} ran in the background, and was stopped when your work was interrupted: {command}\n"
-    "How far it came is unknown: verify before you do it again."
+    "It may have taken effect, fully or partly. Verify before you repeat it."
 )
 STILL_RUNS = (
-    "[Watchkeeper] Your task is not done while this runs in the background: {commands}\nStop what is not needed any more."
-    " You are told when the rest has ended."
+    "[Watchkeeper] Your task is not done while these run in the background: {commands}\nStop those you no longer need."
+    " You are notified when the others have ended."
 )
-EDITED = (
-    "[Watchkeeper] A person did not allow this call of {tool} as it was, and asks for this instead:\n{text}"
-)
+EDITED = "[Watchkeeper] A person rejected this call of {tool} and requests this instead:\n{text}"
 
 
 OURS = re.compile(rf"(?:mcp__)?{backends.TOOL_SERVER}(?:__|_|\.)(\w+)")
@@ -156,6 +162,8 @@ class _OpenCall:
     """A tool call of the program that has not ended."""
 
     row: int
+    use_id: str
+    """Its id in the agent's messages."""
     turn: int
     name: str
     arguments: dict[str, Any]
@@ -188,30 +196,26 @@ def compaction_order(reads: Reads, agent: Agent, program: Program, instructions:
         ValueError: the program cannot, with the reason.
     """
     if not program.features.compacts:
-        raise ValueError(f"{program.label} cannot be asked to compact its context")
+        raise ValueError(f"{program.label} does not support compaction on request")
     if agent.status in AGENT_ENDED or not _sent(reads, agent.id):
         raise ValueError(
-            f"{agent.name} has ended, or was sent nothing yet: {program.label} has nothing to compact"
+            f"{agent.name} has ended or has not received a message yet: {program.label} has nothing to compact"
         )
-    when = "after its present step" if agent.status is AgentStatus.WORKING else "before its next step"
-    said = f"{agent.name} is compacted by {program.label} {when}, and then continues"
+    when = "after its current step" if agent.status is AgentStatus.WORKING else "before its next step"
+    said = f"{program.label} compacts {agent.name} {when}; {agent.name} then continues"
     if instructions and not program.features.compact_instructions:
-        said += f"; {program.label} follows no instructions for that"
+        said += f"; {program.label} does not accept compaction instructions"
     return said
 
 
-class ProgramLoop:
-    """Drives one agent until it ends, pauses or has nothing to do. The counterpart of `AgentLoop`."""
+class ProgramLoop(AgentRun):
+    """The run of an agent whose turns an agent program takes."""
 
     def __init__(
         self, environment: Environment, agent: Agent, control: AgentControl, program: Program
     ) -> None:
-        self._environment = environment
-        self._agent = agent
-        self._control = control
+        super().__init__(environment, agent, control, None)
         self._program = program
-        self._store = environment.store
-        self._turn = agent.turn
         self._backend: AgentBackend | None = None
         self._events: asyncio.Queue[backends.Event | BackendFailed] = asyncio.Queue()
         self._pump: asyncio.Task[None] | None = None
@@ -224,6 +228,8 @@ class ProgramLoop:
         self._said = ""
         """The last whole text of this turn."""
         self._progress = False
+        """Since the program was started, it ended a turn."""
+        self._deaths = self._busy_tries = 0
         self._silent_since = 0.0
         self._looked_at = -math.inf
         self._interrupting = False
@@ -237,47 +243,28 @@ class ProgramLoop:
         self._waiting = False
         """The model has nothing more to do, and waits for what runs in the background."""
         self._record = ProgramRecord(environment, agent)
-        self._later = LaterNews(environment, agent, None)
 
-    @property
-    def turn(self) -> int:
-        """The newest step that is committed."""
-        return self._turn
+    async def _begin(self) -> RunResult | None:
+        return await self._surviving(self._open_and_settle)
 
-    async def run(self) -> RunResult:
-        """Work until an end. A fault of the program becomes a result.
+    async def _take_turn(self) -> RunResult | None:
+        return await self._surviving(self._converse)
 
-        Raises:
-            LeaseLost, StoreUnusable: nothing more can be written.
-            HostFault: the machine ran out of something.
-        """
-        try:
-            ending = await self._run()
-        except AgentStopped:
-            ending = RunResult(TaskOutcome.STOPPED)
-        except Interrupted:
-            ending = await self._after_interruption()
-        except (NotLoggedIn, PermissionsNotHeld) as failed:
-            ending = await self._pause(str(failed), tell=True, blocked=True)
-        except BackendFailed as failed:
-            ending = await self._fail(str(failed))
-        except BaseException:
-            await self._close()
-            raise
-        # What follows from the ending need not wait until the program has ended.
-        assert self._environment.programs is not None
-        self._environment.programs.close_later(self._agent.id, self._close())
-        return ending
+    def _wants_other_work(self) -> bool:
+        return self._wanted_compaction is not None
 
-    async def _run(self) -> RunResult:
-        deaths = busy_tries = 0
+    async def _do_other_work(self) -> RunResult | None:
+        return await self._surviving(self._compact)
+
+    async def _surviving(self, step: Callable[[], Awaitable[RunResult | None]]) -> RunResult | None:
+        """Take a step. If the program dies meanwhile, or another process has its session, the session is opened again; the
+        step is not repeated."""
         while True:
-            self._progress = False
             try:
-                return await self._converse()
+                return await step()
             except SessionBusy as busy:
-                busy_tries = 1 if self._progress else busy_tries + 1
-                if busy_tries > MOST_BUSY_TRIES:
+                self._busy_tries = 1 if self._progress else self._busy_tries + 1
+                if self._busy_tries > MOST_BUSY_TRIES:
                     return await self._pause(f"{busy}; {CLOSE_ELSEWHERE}", tell=True, blocked=True)
                 await self._await_other_process(str(busy))
             except _Unsafe as unsafe:
@@ -287,27 +274,45 @@ class ProgramLoop:
                 if self._control.pause_reason is not None:
                     await self._flush_text()
                     return await self._pause_cut(self._control.pause_reason)
-                deaths = 1 if self._progress else deaths + 1
-                if deaths > MOST_RESTARTS:
-                    return await self._fail(f"{self._program.label} ended {deaths} times: {died}")
+                self._deaths = 1 if self._progress else self._deaths + 1
+                if self._deaths > MOST_RESTARTS:
+                    return await self._fail(f"{self._program.label} ended {self._deaths} times: {died}")
                 self._environment.live.show(
-                    self._agent.id, "retrying", f"{self._program.label} ended; it is started again"
+                    self._agent.id, "retrying", f"{self._program.label} ended; restarting"
                 )
                 await self._close()
+            step = self._open_and_settle
+
+    async def _after_fault(self, error: Exception) -> RunResult:
+        if isinstance(error, (NotLoggedIn, PermissionsNotHeld)):
+            return await self._pause(str(error), tell=True, blocked=True)
+        if isinstance(error, BackendFailed):
+            return await self._fail(str(error))
+        raise error
+
+    async def _finish(self, ending: RunResult) -> None:
+        # What follows from the ending need not wait until the program has ended.
+        assert self._environment.programs is not None
+        self._environment.programs.close_later(self._agent.id, self._close())
+
+    async def _abort(self) -> None:
+        await self._close()
+
+    def _snapshot(self) -> Snapshot:
+        return self._record.snapshot()
 
     async def _await_other_process(self, reason: str) -> None:
         """Wait for some seconds: another process of the program has the session open."""
         await self._close()
-        self._environment.live.show(
-            self._agent.id, "retrying", f"{reason}; asked again in {BUSY_SECONDS:.0f} s"
-        )
+        self._environment.live.show(self._agent.id, "retrying", f"{reason}; retrying in {BUSY_SECONDS:.0f} s")
         self._control.set_waiting(True)
         try:
             await self._control.abandonable(self._environment.clock.sleep(BUSY_SECONDS))
         finally:
             self._control.set_waiting(False)
 
-    async def _converse(self) -> RunResult:
+    async def _open_and_settle(self) -> RunResult | None:
+        self._progress = False
         try:
             opened = await self._open()
         except ProgramEnded as gone:
@@ -318,51 +323,36 @@ class ProgramLoop:
         if self._begins_anew:
             self._later.forgotten = self._record.last_seq
             await self._tell_earlier_work()
-        while True:
-            if self._control.pause_reason is not None:
-                return await self._pause(self._control.pause_reason)
-            await self._deliver_inbox()
-            if self._wanted_compaction is not None:
-                await self._compact()
-                continue
-            if not self._unsent():
-                if self._agent.task_id is None:
-                    return await self._rest()
-                await self._append("user", GO_ON)
-            await self._deliver_news()
-            if (reached := self._environment.budgets.reached(self._agent.task_id)) is not None:
-                await self._store.commit(partial(note_budget, agent=self._agent, reached=reached))
-                return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
-            limits = self._environment.usage_limits
-            try:
-                admission = limits.admit(self._agent.model)
-            except ModelError as limit:
-                return (
-                    await self._park(str(limit), limit.until)
-                    if limit.until
-                    else await self._pause(str(limit), tell=True, blocked=True)
-                )
-            if admission is Admission.WAIT:
-                await self._control.abandonable(limits.await_test(self._agent.model))
-                continue
-            completed = False
-            try:
-                ended = await self._run_turn(partial(_send, text=self._unsent()), self._record.last_seq)
-                completed = ended.status == "completed" and self._limit_in(ended).status == "completed"
-            finally:
-                if admission is Admission.TEST:
-                    limits.end_test(self._agent.model, succeeded=completed)
-            self._progress = True
-            ending = await self._after_turn(ended)
-            if ending is not None:
-                return ending
+        return None
+
+    async def _converse(self) -> RunResult | None:
+        """Send the program what it was not sent yet, once its model may be asked."""
+        limits = self._environment.usage_limits
+        try:
+            admission = limits.admit(self._agent.model)
+        except ModelError as limit:
+            if limit.until:
+                return await self._park(str(limit), limit.until)
+            return await self._pause(str(limit), tell=True, blocked=True)
+        if admission is Admission.WAIT:
+            await self._control.abandonable(limits.await_test(self._agent.model))
+            return None
+        completed = False
+        try:
+            ended = await self._run_turn(partial(_send, text=self._unsent()), self._record.last_seq)
+            completed = ended.status == "completed" and self._limit_in(ended).status == "completed"
+        finally:
+            if admission is Admission.TEST:
+                limits.end_test(self._agent.model, succeeded=completed)
+        self._progress = True
+        return await self._after_turn(ended)
 
     @property
     def _wanted_compaction(self) -> str | None:
         """The instructions of a compaction that a person has ordered; None where none was."""
         return agents.ordered_program_compaction(self._store, self._agent.id)
 
-    async def _compact(self) -> None:
+    async def _compact(self) -> RunResult | None:
         """Carry out the compaction that was ordered, as a turn of its own."""
         instructions = self._wanted_compaction or None
         self._compacting = self._record.ordered = True
@@ -384,6 +374,7 @@ class ProgramLoop:
         await self._store.commit(write)
         if ended.status == "failed":
             await self._note("program.not_compacted", reason=reason)
+        return None
 
     # --- opening a session, and after a crash -----------------------------------------------------------------
 
@@ -396,13 +387,13 @@ class ProgramLoop:
         await services.closed(agent.id)
         if survivors := await sweep(agent.id):
             numbers = ", ".join(map(str, survivors[:10]))
-            return await self._pause(f"processes of {program.label} do not end: {numbers}", blocked=True)
+            return await self._pause(f"cannot stop processes of {program.label}: {numbers}", blocked=True)
         known = agents.load_program_session(self._store, agent.id) or self._inherited()
         if environment.worktrees is not None:
             try:
                 await environment.worktrees.ensure(agent.task_id)
             except GitFailed as failed:
-                return await self._pause(f"its worktree cannot be used: {failed}", tell=True, blocked=True)
+                return await self._pause(f"cannot use its worktree: {failed}", tell=True, blocked=True)
         folder = environment.folder_of(agent.task_id)
         if known is not None and _is_there(known.folder):
             folder = Path(known.folder)
@@ -478,12 +469,8 @@ class ProgramLoop:
 
     def _inherited(self) -> ProgramSession | None:
         """The session of the attempt whose memory this one continues, if the same program worked on it."""
-        row = self._store.one("SELECT copied_from FROM agents WHERE id = ?", (self._agent.id,))
-        earlier = agents.load_program_session(self._store, row[0]) if row and row[0] else None
-        if earlier is None or earlier.program != self._program.name:
-            return None
-        copied = self._store.one("SELECT last_seq FROM agents WHERE id = ?", (earlier.agent_id,))[0]
-        return replace(earlier, agent_id=self._agent.id, sent_seq=copied)
+        earlier = agents.inherited_program_session(self._store, self._agent.id)
+        return earlier if earlier is not None and earlier.program == self._program.name else None
 
     async def _started(self, spec: BackendSpec) -> AgentBackend:
         services = self._environment.programs
@@ -506,14 +493,8 @@ class ProgramLoop:
             return
         since, sent = turn.prompt_seq, self._sent_text(turn)
         await self._cancel_questions()
-        denied = self._store.all(
-            "SELECT t.tool_use_id FROM approvals a JOIN tool_calls t ON t.id = a.tool_call_id WHERE a.agent_id = ?"
-            " AND a.status = 'denied'",
-            (self._agent.id,),
-        )
-        recorded = await asyncio.to_thread(
-            self._record.recorded_since, sent, turn.record_end, {row[0] for row in denied}
-        )
+        denied = agents.denied_uses(self._store, self._agent.id)
+        recorded = await asyncio.to_thread(self._record.recorded_since, sent, turn.record_end, denied)
         known: list[str] = []
         unknown: list[str] = []
         self._text = []  # what was only being said
@@ -525,11 +506,10 @@ class ProgramLoop:
             elif not self._record.has_called(step.id):
                 await self._begin_call(step)
         self._calls.clear()
-        for call_id, use_id, name in self._open_rows():
+        for row, turn_of_call, use_id, name in agents.open_calls(self._store, self._agent.id):
             result = recorded.results.get(use_id)
-            await self._store.commit(
-                partial(self._settle_call, call_id=call_id, use_id=use_id, name=name, result=result)
-            )
+            call = _OpenCall(row, use_id, turn_of_call, name, {}, 0.0)
+            await self._store.commit(partial(self._settle_call, call=call, result=result))
             (known if result is not None else unknown).append(f"- {name} ({use_id})")
         parts = [CUT_TURN]
         if known:
@@ -548,25 +528,15 @@ class ProgramLoop:
         await self._store.commit(write)
         reach("program.settled")
 
-    def _open_rows(self) -> list[tuple[int, str, str]]:
-        return [
-            (row[0], row[1], row[2])
-            for row in self._store.all(
-                "SELECT id, tool_use_id, name FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL ORDER BY id",
-                (self._agent.id,),
-            )
-        ]
-
-    def _settle_call(self, tx: Transaction, *, call_id: int, use_id: str, name: str, result: Any) -> None:
+    def _settle_call(self, tx: Transaction, *, call: _OpenCall, result: Any) -> None:
         assert_mine(tx, self._agent.id)
         status = ToolCallStatus.UNKNOWN if result is None else ToolCallStatus.DONE
         text = agents.CUT_SHORT.format("interrupted") if result is None else result
-        seq = self._record.append(tx, "user", [_result_block(use_id, text, is_error=result is None)])
-        agents.end_tool_call(tx, call_id, status, None, result is None, tx.now)
-        turn = tx.one("SELECT turn FROM tool_calls WHERE id = ?", (call_id,))[0]
-        agents.deliver_results(tx, self._agent.id, turn, seq)
-        agents.end_step(tx, self._agent.id, turn, seq)
-        tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=name, call=call_id,
+        seq = self._record.append(tx, "user", [_result_block(call.use_id, text, is_error=result is None)])
+        agents.end_tool_call(tx, call.row, status, None, result is None, tx.now)
+        agents.deliver_results(tx, self._agent.id, call.turn, seq)
+        agents.end_step(tx, self._agent.id, call.turn, seq)
+        tx.event(f"tool.{status}", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.row,
                  preview=cut(str(text), 200))  # fmt: skip
 
     # --- one turn ---------------------------------------------------------------------------------------------
@@ -860,7 +830,7 @@ class ProgramLoop:
 
         row = await self._store.commit(write)
         reach("program.tool_begun")
-        self._calls[event.id] = _OpenCall(row, self._turn, name, arguments, now)
+        self._calls[event.id] = _OpenCall(row, use_id, self._turn, name, arguments, now)
         self._environment.live.show(self._agent.id, "tool", name)
 
     async def _move_to_background(self, call_id: str) -> None:
@@ -874,7 +844,9 @@ class ProgramLoop:
         """Show what the agent waits for, if it has nothing else to do."""
         if self._waiting and self._calls:
             commands = "; ".join(call.command for call in self._calls.values())
-            self._environment.live.show(self._agent.id, "tool", f"waits, in the background runs: {commands}")
+            self._environment.live.show(
+                self._agent.id, "tool", f"waiting for background commands: {commands}"
+            )
 
     async def _end_call(self, event: backends.ToolEnd) -> None:
         call = self._calls.pop(event.id, None)
@@ -883,7 +855,9 @@ class ProgramLoop:
         output = event.output or call.output
         if len(output) > OUTPUT_CHARACTERS:
             left_out = len(output) - OUTPUT_CHARACTERS
-            output = f"{output[:OUTPUT_CHARACTERS]}\n[… {left_out} characters left out; the program's own record has them]"
+            output = (
+                f"{output[:OUTPUT_CHARACTERS]}\n[… {left_out} characters omitted; see the program's own log]"
+            )
         text = self._environment.redact(
             backends.joined([output, call.patch[:OUTPUT_CHARACTERS]]) or "(no output)"
         )
@@ -893,8 +867,7 @@ class ProgramLoop:
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
-            use_id = tx.one("SELECT tool_use_id FROM tool_calls WHERE id = ?", (call.row,))[0]
-            seq = self._record.append(tx, "user", [_result_block(use_id, text, is_error=is_error)])
+            seq = self._record.append(tx, "user", [_result_block(call.use_id, text, is_error=is_error)])
             agents.end_tool_call(tx, call.row, status, None, is_error, call.began)
             agents.deliver_results(tx, self._agent.id, call.turn, seq)
             agents.end_step(tx, self._agent.id, call.turn, seq)
@@ -911,7 +884,7 @@ class ProgramLoop:
         self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
         if event.status == "done" and (reason := self._overstepped(call)):
             raise _Unsafe(
-                f"{self._program.label} ran {call.name} without asking, though {reason}; it was stopped"
+                f"{self._program.label} ran {call.name} without approval, although {reason}; it was stopped"
             )
         if call.background and not self._program.features.reports_background and event.status != "unknown":
             call.message = BACKGROUND_ENDED.format(
@@ -935,7 +908,9 @@ class ProgramLoop:
     async def _close_calls(self, turn: str) -> None:
         """The turn has ended: what it did not close was cancelled, or goes on in a sub-agent of the program's own."""
         for call_id, call in list(self._calls.items()):
-            ended = backends.ToolEnd(call_id, "[cancelled] The turn ended before this call did.", "cancelled")
+            ended = backends.ToolEnd(
+                call_id, "[cancelled] The turn ended before this call finished.", "cancelled"
+            )
             if call.background and turn != "completed":
                 stopped = BACKGROUND_STOPPED.format(tool=call.name, command=call.command)
                 ended = backends.ToolEnd(
@@ -961,7 +936,7 @@ class ProgramLoop:
         except (Interrupted, AgentStopped):
             pass
         except Exception as error:
-            self._events.put_nowait(BackendFailed(f"its question could not be put: {error}"))
+            self._events.put_nowait(BackendFailed(f"could not show its approval request: {error}"))
         finally:
             self._asks.pop(ask.id, None)
             if message and call is not None:  # before the program can report what came of it
@@ -1022,10 +997,7 @@ class ProgramLoop:
 
     def _note_answer(self, tx: Transaction, *, call: _OpenCall) -> None:
         """The call goes on, or ends by the program's own word."""
-        tx.execute(
-            "UPDATE tool_calls SET status = ? WHERE id = ? AND status = ?",
-            (ToolCallStatus.RUNNING, call.row, ToolCallStatus.PENDING),
-        )
+        agents.release_tool_call(tx, call.row)
 
     async def _end_asks(self) -> None:
         tasks = list(self._asks.values())
@@ -1036,13 +1008,12 @@ class ProgramLoop:
 
     async def _cancel_questions(self) -> None:
         """No question waits for an answer that the program would not hear."""
-        waits = "SELECT 1 FROM approvals WHERE agent_id = ? AND status = ?"
-        if self._store.one(waits, (self._agent.id, ApprovalStatus.WAITING)) is None:
+        if not commands.asks(self._store, self._agent.id):
             return
 
         def cancel(tx: Transaction) -> None:
-            agents.cancel_questions(tx, self._agent.id, self._agent.task_id, "the turn was interrupted")
-            if tx.one("SELECT status FROM agents WHERE id = ?", (self._agent.id,))[0] == AgentStatus.WAITING:
+            agents.cancel_questions(tx, self._agent.id, "the turn was interrupted")
+            if agents.status_of(tx, self._agent.id) is AgentStatus.WAITING:
                 agents.move(tx, self._agent.id, AgentStatus.WORKING)
 
         await self._store.commit(cancel)
@@ -1052,7 +1023,7 @@ class ProgramLoop:
     async def _compacted(self, event: backends.Compaction) -> None:
         if event.begun:
             self._environment.live.show(
-                self._agent.id, "compacting", f"{self._program.label} compacts its context"
+                self._agent.id, "compacting", f"{self._program.label} is compacting its context"
             )
             return
         self._environment.live.show(self._agent.id, "working", f"{self._program.label} works")
@@ -1065,30 +1036,23 @@ class ProgramLoop:
     # --- between turns --------------------------------------------------------------------------------------------
 
     def _has_mail(self) -> bool:
-        mail = self._store.one(
-            "SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (self._agent.id,)
-        )
-        return mail is not None
+        return bool(plans.undelivered(self._store, self._agent.id))
 
-    async def _deliver_news(self) -> None:
-        """The rules that came since the agent's prompt was written, again after each compaction of the program."""
-        if news := self._later.read():
-            await self._store.commit(lambda tx: plans.post_all(tx, self._agent.id, news))
-            await self._deliver_inbox()
-
-    async def _deliver_inbox(self) -> None:
-        notes = plans.undelivered(self._store, self._agent.id)
-        if not notes:
-            return
+    def _messages_for(self, notes: Sequence[Note]) -> Callable[[Transaction], None]:
         text = self._environment.redact(roles.inbox_message([(kind, payload) for _, kind, payload in notes]))
 
         def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
             seq = self._record.append(tx, "user", text)
-            agents.move(tx, self._agent.id, AgentStatus.WORKING)
             plans.deliver(tx, self._agent.id, self._agent.task_id, notes, seq)
 
-        await self._store.commit(write)
+        return write
+
+    def _has_answered(self) -> bool:
+        return not self._unsent()
+
+    async def _go_on(self) -> RunResult | None:
+        await self._append("user", GO_ON)
+        return None
 
     def _unsent(self) -> str:
         """The messages for the program that it was not sent yet, as one text."""
@@ -1199,93 +1163,38 @@ class ProgramLoop:
 
         return ending if await self._store.commit(write) else None
 
-    async def _rest(self) -> RunResult:
-        await self._store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
-        self._environment.live.show(self._agent.id, "idle")
-        return RunResult(TaskOutcome.IDLE)
-
-    async def _fail(self, reason: str) -> RunResult:
-        reason = cut(self._environment.redact(reason), NOTE_CHARACTERS)
-        ending, snapshot = RunResult(TaskOutcome.FAILED, reason), self._record.snapshot()
-
-        def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            self._end_running_turn(tx, "failed", reason)
-            write_ending(tx, self._agent, ending, reason, self._turn, snapshot)
-
-        await self._store.commit(write)
-        return ending
-
     async def _pause_cut(self, reason: str, *, tell: bool = False, blocked: bool = False) -> RunResult:
         """Pause where the program did not end its turn: stop it, and settle the turn as after a crash."""
         await self._close(0.0 if blocked else None)
         await self._settle_cut_turn()
         return await self._pause(reason, tell=tell, blocked=blocked)
 
-    async def _pause(
-        self, reason: str, *, tell: bool = False, blocked: bool = False, keep_turn: bool = False
-    ) -> RunResult:
-        self._control.mark_pausing()
-        reason, snapshot = cut(self._environment.redact(reason), NOTE_CHARACTERS), self._record.snapshot()
-
-        def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            if not keep_turn:
-                self._end_running_turn(tx, "interrupted", reason)
-            snapshot.write(tx, self._turn)
-            if self._control.releasing and not blocked:
-                return
-            agent_state.pause(tx, self._agent, reason, tell=tell)
-
-        await self._store.commit(write)
-        self._environment.live.show(self._agent.id, "paused", reason)
-        return RunResult(TaskOutcome.BLOCKED if blocked else TaskOutcome.PAUSED, reason)
-
-    async def _park(self, reason: str, until: float | None) -> RunResult:
-        self._control.mark_pausing()
-        snapshot = self._record.snapshot()
-
-        def write(tx: Transaction) -> None:
-            assert_mine(tx, self._agent.id)
-            snapshot.write(tx, self._turn)
-            agents.move(tx, self._agent.id, AgentStatus.PARKED, reason, parked_until=until)
-
-        await self._store.commit(write)
-        self._environment.live.show(self._agent.id, "parked", reason, until=until)
-        return RunResult(TaskOutcome.PARKED, reason)
-
-    def _end_running_turn(self, tx: Transaction, status: str, reason: str) -> None:
+    def _note_end(self, tx: Transaction, status: str, reason: str) -> None:
         turn = agents.last_program_turn(tx, self._agent.id)
         if turn is not None and turn.status == "running":
             agents.end_program_turn(tx, turn.id, status, reason)
 
-    async def _after_interruption(self) -> RunResult:
+    async def _stop_turn(self, reason: str) -> RunResult:
         """Paused at once, or cancelled, in the middle of a turn: end it in the program too."""
-        reason = self._control.pause_reason or "paused at once"
+        if self._pump is None:  # not opened yet: an earlier turn that was cut is settled at the next start
+            return await self._pause(reason, keep_turn=True)
         ended = False
-        try:
-            if (
-                self._pump is None
-            ):  # not opened yet: an earlier turn that was cut is settled at the next start
-                return await self._pause(reason, keep_turn=True)
-            await self._interrupt()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(INTERRUPT_SECONDS):
-                    while not ended:
-                        event = await self._events.get()
-                        ended = isinstance(event, backends.Ended)
-                        if isinstance(event, BackendFailed):
-                            break
-                        if not ended:
-                            await self._take(event)
-            await self._flush_text()
-            if not ended:
-                return await self._pause_cut(reason)
-            await self._close_calls("interrupted")
-            await self._record.settle("")
-            return await self._pause(reason)
-        except AgentStopped:
-            return RunResult(TaskOutcome.STOPPED)
+        await self._interrupt()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INTERRUPT_SECONDS):
+                while not ended:
+                    event = await self._events.get()
+                    ended = isinstance(event, backends.Ended)
+                    if isinstance(event, BackendFailed):
+                        break
+                    if not ended:
+                        await self._take(event)
+        await self._flush_text()
+        if not ended:
+            return await self._pause_cut(reason)
+        await self._close_calls("interrupted")
+        await self._record.settle("")
+        return await self._pause(reason)
 
     async def _close(self, grace_seconds: float | None = None) -> None:
         """End the program, whatever state it is in."""
@@ -1328,8 +1237,8 @@ def _prompt(message: Message) -> str:
 
 def _sent(reads: Reads, agent_id: str) -> int:
     """The last message of an agent that its program was sent; 0 where there is none."""
-    row = reads.one("SELECT sent_seq FROM agent_programs WHERE agent_id = ?", (agent_id,))
-    return int(row[0]) if row is not None else 0
+    session = agents.load_program_session(reads, agent_id)
+    return session.sent_seq if session is not None else 0
 
 
 def _is_there(path: str | None) -> bool:

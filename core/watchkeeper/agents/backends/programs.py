@@ -63,17 +63,18 @@ class AgentProgramSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: tuple[str, ...] = ()
-    """The program and its arguments; empty: the built-in ones."""
+    """The program and its arguments. Built in: `codex app-server …`, `claude-agent-acp`, `opencode acp`."""
     protocol: Literal["acp", ""] = ""
     """`acp` for a program that Watchkeeper does not know by name."""
     environment: dict[str, str] = {}
-    """Variables that it gets, beside the allowlist."""
+    """Variables that it gets, besides those that every program gets."""
     pass_environment: tuple[str, ...] = ()
-    """Names of the host's variables that are passed on, such as the one of an API key."""
+    """Names of variables of yours that are passed on, such as the one of an API key."""
     context_window: int = Field(default=200_000, gt=0)
     """Tokens, until the program reports its own."""
     options: dict[str, Any] = {}
-    """What the driver understands: see docs/agents.md."""
+    """Codex: `sandbox`, `approval_policy`, `config` (as its `-c`). Claude Code: `claude_options`. Over ACP: `mode`, the
+    session mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Program:
         """
         if shutil.which(self.arguments[0], path=spec.environ.get("PATH")) is None:
             raise BackendFailed(
-                f"{self.label} is not installed: there is no program {self.arguments[0]}; see `wk doctor`"
+                f"{self.label} is not installed: program {self.arguments[0]} not found; see `wk doctor`"
             )
         process = ProgramProcess(version_field=self.jsonrpc_field)
         backend = self.make(process)
@@ -301,7 +302,7 @@ def refuse_program(sandbox: str, ref: str, programs: Mapping[str, Program]) -> N
     program = programs.get(ref.partition("/")[0])
     if sandbox != OFF and program is not None:
         raise BadInput(
-            f"{ref}: the sandbox ({sandbox}) does not confine the commands of {program.label}; use its own sandbox and"
+            f"{ref}: the sandbox ({sandbox}) does not confine commands that {program.label} runs; use its own sandbox and"
             " `--sandbox off`, or another model"
         )
 
@@ -344,4 +345,4 @@ class AgentPrograms:
         if self._closing.get(agent_id) is task:
             del self._closing[agent_id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("a program of agent %s was not closed: %s", agent_id, error)
+            log.warning("could not close a program of agent %s: %s", agent_id, error)

@@ -25,12 +25,9 @@ from watchkeeper.records.messages import (
     Content,
     Cost,
     Message,
-    Observation,
-    ObservationKind,
     Purpose,
     Role,
     Usage,
-    View,
 )
 from watchkeeper.records.model_calls import ModelCallRecord
 from watchkeeper.records.states import ModelCallStatus
@@ -119,42 +116,33 @@ class ProgramRecord:
     @property
     def last_seq(self) -> int:
         """The newest message that is committed."""
-        return int(self._store.one("SELECT last_seq FROM agents WHERE id = ?", (self._agent.id,))[0])
+        return agents.progress(self._store, self._agent.id).last_seq
 
     def append(self, tx: Transaction, role: Role, content: Content) -> int:
         """Add a message; returns its number. What the program keeps in its context is its own affair."""
-        last, total = tx.one("SELECT last_seq, message_tokens FROM agents WHERE id = ?", (self._agent.id,))
+        so_far = agents.progress(tx, self._agent.id)
         text = content if isinstance(content, str) else encode(content)
         tokens = self._environment.counter.count(text)
-        message = Message(last + 1, role, content, tokens, total + tokens, tx.now)
+        message = Message(so_far.last_seq + 1, role, content, tokens, so_far.message_tokens + tokens, tx.now)
         message_rows.add_messages(tx, self._agent.id, [message])
-        tx.execute(
-            "UPDATE agents SET last_seq = ?, message_tokens = ?, last_active = ? WHERE id = ?",
-            (message.seq, message.total_tokens, tx.now, self._agent.id),
-        )
+        agents.note_appended(tx, self._agent.id, message.seq, message.total_tokens)
         return message.seq
 
     def next_turn(self, tx: Transaction, seq: int, started_at: float) -> int:
         """A step of the program begins with that message; returns its number."""
-        turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0]) + 1
-        agents.begin_step(tx, self._agent.id, turn, seq, started_at)
-        tx.execute("UPDATE agents SET turn = ? WHERE id = ?", (turn, self._agent.id))
-        return turn
+        return agents.next_step(tx, self._agent.id, seq, started_at)
 
     def fresh_id(self, given: str) -> str:
         """The program's own id of a tool call; another one where that is taken."""
         use_id, number = given[:200] or "call", 1
-        while self._store.one(
-            "SELECT 1 FROM tool_calls WHERE agent_id = ? AND tool_use_id = ?", (self._agent.id, use_id)
-        ):
+        while agents.has_called(self._store, self._agent.id, use_id):
             number += 1
             use_id = f"{given[:200]}~{number}"
         return use_id
 
     def has_called(self, given: str) -> bool:
         """Whether a tool call with the program's own id is known."""
-        sql = "SELECT 1 FROM tool_calls WHERE agent_id = ? AND tool_use_id = ?"
-        return self._store.one(sql, (self._agent.id, given[:200])) is not None
+        return agents.has_called(self._store, self._agent.id, given[:200])
 
     def texts_since(self, seq: int) -> StoredTexts:
         """What the agent has said after that message."""
@@ -165,7 +153,8 @@ class ProgramRecord:
 
     async def digest(self) -> str:
         """What was done so far, for a program that has no session in which it was done; empty where nothing was."""
-        from watchkeeper.memory.digest import DigestNotes
+        from watchkeeper.memory import digest
+        from watchkeeper.memory.ledger import Ledger
 
         history = message_rows.load_messages(self._store, self._agent.id)
         if not any(message.role == "assistant" for message in history):
@@ -173,18 +162,18 @@ class ProgramRecord:
         covers, counter = (1, history[-1].seq), self._environment.counter
 
         def write() -> str:
-            return DigestNotes.gather(self._agent.id, covers, (), history).write(DIGEST_TOKENS, counter).text
+            ledger = Ledger.up_to((), history)
+            return digest.write(ledger, self._agent.id, covers, DIGEST_TOKENS, counter).text
 
         return await asyncio.to_thread(write)
 
     def snapshot(self) -> Snapshot:
         """The agent's memory as Watchkeeper has it: the messages; the program keeps its own context."""
-        row = self._store.one(
-            "SELECT view_version, last_seq, context_tokens FROM agents WHERE id = ?", (self._agent.id,)
-        )
-        blob = {"agent": self._agent.id, "view": row[0], "last_seq": row[1], "tokens": row[2],
-                "messages": f"message://{self._agent.id}/1-{row[1]}"}  # fmt: skip
-        return Snapshot(self._agent.id, encode(blob).encode("utf-8", "replace"), row[0], row[1], row[2])
+        so_far = agents.progress(self._store, self._agent.id)
+        version, last, tokens = so_far.view_version, so_far.last_seq, so_far.context_tokens
+        blob = {"agent": self._agent.id, "view": version, "last_seq": last, "tokens": tokens,
+                "messages": f"message://{self._agent.id}/1-{last}"}  # fmt: skip
+        return Snapshot(self._agent.id, encode(blob).encode("utf-8", "replace"), version, last, tokens)
 
     # --- the program's own record ---------------------------------------------------------------------------
 
@@ -192,14 +181,7 @@ class ProgramRecord:
         """Read this session's record from now on. Calls that were stored by an earlier host are known."""
         from watchkeeper.transcripts.reading import SessionTail
 
-        self._stored = {
-            row[0]
-            for row in self._store.all(
-                "SELECT request_id FROM model_calls WHERE request_id IS NOT NULL AND agent_id IN"
-                " (SELECT agent_id FROM agent_programs WHERE program_session = ? AND program = ?)",
-                (session.program_session, program.name),
-            )
-        }
+        self._stored = agents.requests_counted(self._store, program.name, session.program_session)
         self._compactions, self._told_live = message_rows.program_compactions(
             self._store, program.name, session.program_session
         )
@@ -362,7 +344,7 @@ class ProgramRecord:
         self, tx: Transaction, model: str, usage: Usage, cost: Cost, key: str | None, *, exact: bool, at: float | None,
         stop_reason: str | None = None, kind: str = "turn",
     ) -> None:  # fmt: skip
-        turn = int(tx.one("SELECT turn FROM agents WHERE id = ?", (self._agent.id,))[0])
+        turn = agents.progress(tx, self._agent.id).turn
         purpose = Purpose.PLANNER if self._agent.role == "planner" else Purpose.TURN
         agents.add_model_call(tx, ModelCallRecord(
             agent_id=self._agent.id, turn=turn, purpose=purpose if kind == "turn" else kind, model=model,
@@ -389,15 +371,7 @@ class ProgramRecord:
             await self.look()
 
     def _note_context(self, tx: Transaction, tokens: int, window: int | None) -> None:
-        tx.execute(
-            "UPDATE agents SET context_tokens = ?, context_limit = coalesce(?, context_limit), composition = '{}'"
-            " WHERE id = ?",
-            (tokens, window, self._agent.id),
-        )
-        tx.execute(
-            "UPDATE compactions SET tokens_after = ? WHERE agent_id = ? AND status = 'applied' AND tokens_after IS NULL",
-            (tokens, self._agent.id),
-        )
+        agents.note_program_context(tx, self._agent.id, tokens, window)
 
     # --- its compactions --------------------------------------------------------------------------------------
 
@@ -413,21 +387,19 @@ class ProgramRecord:
             return
         trigger = "manual" if self.ordered else trigger
         before, after = (record.tokens_before, record.tokens_after) if record is not None else (None, None)
-        agent_id = self._agent.id
+        agent_id, counted = self._agent.id, self._environment.counter.count(summary)
 
         def write(tx: Transaction) -> int:
             assert_mine(tx, agent_id)
-            version, last, tokens = tx.one(
-                "SELECT view_version, last_seq, context_tokens FROM agents WHERE id = ?", (agent_id,)
-            )
-            removed = last - self._covered(tx)
-            new = int(tx.one("SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,))[0]) + 1
-            compaction = message_rows.add_compaction(tx, agent_id, CompactionRecord(
+            so_far = agents.progress(tx, agent_id)
+            version, last, tokens = so_far.view_version, so_far.last_seq, so_far.context_tokens
+            removed = last - message_rows.left_out_of_view(tx, agent_id)
+            new = message_rows.next_version(tx, agent_id)
+            compaction = message_rows.add_program_compaction(tx, agent_id, CompactionRecord(
                 trigger=trigger, status="applied", reason="the program compacted its context",
                 high_water=last, messages_removed=removed, tokens_before=before or tokens, tokens_after=after,
                 view_before=version, view_after=new, model=self._agent.model,
-            ))  # fmt: skip
-            self._add_view(tx, new, version, last, summary, compaction)
+            ), summary, counted)  # fmt: skip
             tx.event("compaction.applied", agent_id=agent_id, compaction=compaction, trigger=trigger,
                      tokens_before=before or tokens, tokens_after=after, messages_removed=removed, high_water=last,
                      **({} if record is None else {"record": record.uid}))  # fmt: skip
@@ -441,45 +413,13 @@ class ProgramRecord:
         if compaction is None or not text:
             return
         self._summary_of = None
+        tokens = self._environment.counter.count(text)
 
         def write(tx: Transaction) -> None:
             assert_mine(tx, agent_id)
-            last, version = tx.one(
-                "SELECT high_water, view_after FROM compactions WHERE id = ?", (compaction,)
-            )
-            new = int(tx.one("SELECT max(version) FROM views WHERE agent_id = ?", (agent_id,))[0]) + 1
-            self._add_view(tx, new, version, last, text, compaction)
-            tx.execute("UPDATE compactions SET view_after = ? WHERE id = ?", (new, compaction))
+            message_rows.add_program_summary(tx, agent_id, compaction, text, tokens)
 
         await self._store.commit(write)
-
-    def _covered(self, tx: Transaction) -> int:
-        row = tx.one(
-            "SELECT verbatim_from FROM views WHERE agent_id = ? ORDER BY version DESC LIMIT 1",
-            (self._agent.id,),
-        )
-        return max(0, int(row[0]) - 1) if row is not None and row[0] is not None else 0
-
-    def _add_view(
-        self, tx: Transaction, new: int, parent: int, last: int, summary: str, compaction: int
-    ) -> None:
-        observations: tuple[Observation, ...] = ()
-        if summary and last:
-            number = int(
-                tx.one("SELECT coalesce(max(id), 0) FROM observations WHERE agent_id = ?", (self._agent.id,))[
-                    0
-                ]
-            )
-            tokens = self._environment.counter.count(summary)
-            one = Observation(
-                number + 1, ObservationKind.SUMMARY, summary, tokens, (1, last), (1, last), created_at=tx.now
-            )
-            message_rows.add_observations(tx, self._agent.id, [one], compaction_id=compaction)
-            observations = (one,)
-        view = View(new, observations, last + 1, {}, parent, "summary", tx.now)
-        message_rows.add_view(
-            tx, self._agent.id, view, tokens=sum(one.tokens for one in observations), compaction_id=compaction
-        )
 
 
 def key_of(call: ModelCall) -> str:

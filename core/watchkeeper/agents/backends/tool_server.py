@@ -18,7 +18,7 @@ from typing import Any
 
 from watchkeeper.agents.approvals import Approvals
 from watchkeeper.agents.backends import MemoryServer
-from watchkeeper.agents.calls import Call, assert_mine
+from watchkeeper.agents.calls import assert_mine
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.toolbox import MOST_CHANGES
@@ -32,7 +32,8 @@ from watchkeeper.agents.tools.contract import (
 )
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.states import ToolCallStatus
-from watchkeeper.store.agents import Agent
+from watchkeeper.store import agents
+from watchkeeper.store.agents import Agent, Call
 from watchkeeper.store.transaction import Transaction
 
 NOT_SERVED = frozenset({"compact"})
@@ -42,7 +43,7 @@ SERVED_OUTSIDE = frozenset({"recall", "merge_task"})
 
 WAIT_SECONDS = 45.0
 """How long a call waits for a person. Claude Code and OpenCode give a call up after 60 s."""
-STILL_ASKED = "[asked] A person is asked, and has not answered yet. Call {tool} again with the same input to wait for the answer."
+STILL_ASKED = "[asked] A person has not answered the approval request yet. Call {tool} again with the same input to wait."
 BEGUN_SECONDS = 5.0
 """How long after a call the program may tell that it has begun it."""
 
@@ -95,12 +96,10 @@ class ToolServer:
         environment = self._environment
         assert environment is not None
         if name not in self.served(agent):
-            return ToolResult(f"there is no tool {name!r} here", is_error=True)
+            return ToolResult(f"no tool {name!r} is available here", is_error=True)
         tool = environment.tools[name]
         if invalid := validate_arguments(tool.spec.input_schema, arguments):
-            return ToolResult(
-                f"the input cannot be used: {invalid}. Correct it and call again", is_error=True
-            )
+            return ToolResult(f"invalid input: {invalid}. Correct it and call again", is_error=True)
         arguments = environment.redact(arguments)
         context = ToolContext(
             session_id=environment.session_id, agent_id=agent.id, task_id=agent.task_id,
@@ -161,12 +160,9 @@ class ToolServer:
         environment = self._environment
         assert environment is not None
         for _ in range(int(BEGUN_SECONDS / 0.1)):
-            row = environment.store.one(
-                "SELECT id FROM tool_calls WHERE agent_id = ? AND status = ? AND name LIKE ? ORDER BY id DESC LIMIT 1",
-                (agent.id, ToolCallStatus.RUNNING, f"%{name}"),
-            )
-            if row is not None:
-                return int(row[0])
+            call_id = agents.running_call(environment.store, agent.id, name)
+            if call_id is not None:
+                return call_id
             await asyncio.sleep(0.1)
         return None
 

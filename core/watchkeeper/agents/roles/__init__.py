@@ -156,11 +156,11 @@ def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
     match = _FENCE.match(text)
     if match is None:
         if text.lstrip("\ufeff").startswith("---\n"):
-            raise ValueError("its front matter has no closing ---")
+            raise ValueError("the front matter has no closing ---")
         return {}, text
     head, body = match[1], text[match.end() :]
     if len(head) > MOST_CHARACTERS:
-        raise ValueError(f"its front matter has {len(head)} characters; at most {MOST_CHARACTERS} are read")
+        raise ValueError(f"the front matter has {len(head)} characters; the limit is {MOST_CHARACTERS}")
     return _fields(head), body
 
 
@@ -232,7 +232,7 @@ class Roles(dict[str, Role]):
 
     def gone(self, name: str) -> str:
         """Why no agent can take this role, which has no file any more."""
-        return f"the role {name} is gone: no file of it in {', '.join(self.folders)}"
+        return f"the role {name} no longer exists: no file for it in {', '.join(self.folders)}"
 
 
 def load_roles(workspace: Path, user_config_dir: Path | None = None) -> Roles:
@@ -265,10 +265,10 @@ def _take(roles: Roles, folder: Path, root: Path | None, *, trusted: bool) -> No
                 raise ValueError(f"it is larger than {MOST_BYTES} bytes")
             role = _role(file, found[0], trusted=trusted, place=_place(file, folder, root, trusted=trusted))
         except OSError as error:
-            roles.warnings.append(_line(f"role file {file} is left out: {error.strerror or error}"))
+            roles.warnings.append(_line(f"ignored role file {file}: {error.strerror or error}"))
             continue
         except ValueError as error:
-            roles.warnings.append(_line(f"role file {file} is left out: {error}"))
+            roles.warnings.append(_line(f"ignored role file {file}: {error}"))
             continue
         roles[role.name] = role if trusted else _narrowed(role, roles.get(role.name))
 
@@ -281,18 +281,18 @@ def _files(roles: Roles, folder: Path, root: Path | None) -> Iterator[Path]:
             return
         if root is not None and not folder.resolve().is_relative_to(root.resolve()):
             roles.warnings.append(
-                _line(f"the roles in {folder} are left out: it is a link out of the workspace")
+                _line(f"ignored the roles in {folder}: it is a link to a place outside the workspace")
             )
             return
         found = itertools.islice(itertools.chain(folder.glob("*.md"), folder.glob("*/*.md")), 10 * MOST_FILES)
         with raising_host_faults():
             files = sorted(file for file in found if file.name.lower() != "readme.md")
     except (OSError, RuntimeError) as error:
-        roles.warnings.append(_line(f"the roles in {folder} are left out: {error}"))
+        roles.warnings.append(_line(f"ignored the roles in {folder}: {error}"))
         return
     if len(files) > MOST_FILES:
         roles.warnings.append(
-            _line(f"{folder} holds {len(files)} role files; the first {MOST_FILES} are read")
+            _line(f"{folder} contains {len(files)} role files; only the first {MOST_FILES} are loaded")
         )
     yield from files[:MOST_FILES]
 
@@ -308,10 +308,12 @@ def _role(file: Path, text: str, *, trusted: bool, place: str) -> Role:
     fields, body = split_front_matter(text)
     name = _text(fields, "name") or file.stem
     if not _NAME.fullmatch(name):
-        raise ValueError("its name may hold only letters, digits, blanks, dots, - and _, at most 60")
+        raise ValueError(
+            "a name may contain only letters, digits, spaces, dots, - and _, at most 60 characters"
+        )
     prompt = body.strip()
     if not prompt:
-        raise ValueError("it has no text below its front matter")
+        raise ValueError("it has no text after the front matter")
     return Role(
         name=name,
         description=_text(fields, "description") or name,
@@ -403,7 +405,7 @@ def agents_md(workspace: Path) -> str | None:
     if found is None or not found[0].strip():
         return None
     text, cut = found
-    return f"{text}\n[AGENTS.md is longer; read the file for the rest]" if cut else text
+    return f"{text}\n[AGENTS.md is truncated; read the file for the rest]" if cut else text
 
 
 # --- Texts for agents: system prompts, assignments, and inbox messages ------------------------------------
@@ -444,7 +446,7 @@ def system_prompt(
     return "\n\n".join(parts)
 
 
-RULES_HEADING = "Rules of the person you work for, for every agent:"
+RULES_HEADING = "Rules from the person you work for; they apply to every agent:"
 
 
 def rules_in(system: str) -> list[str]:
@@ -455,7 +457,7 @@ def rules_in(system: str) -> list[str]:
 
 def goal_message(goal: str, workspace: str, permissions: str = "") -> str:
     """The planner's first message. `permissions`: as `permission_note` says them."""
-    text = f"# Goal\n{goal}\n\nThe workspace is {workspace}. Look at it, make a plan, and see it through."
+    text = f"# Goal\n{goal}\n\nThe workspace is {workspace}. Look at it, make a plan, and carry it out."
     return f"{text}\n\n{permissions}" if permissions else text
 
 
@@ -483,16 +485,16 @@ def permission_note(tools: Mapping[str, Permission], patterns: Sequence[str]) ->
     lines = [
         f"{heading}: {', '.join(found)}."
         for heading, found in (
-            ("Without asking", free),
-            ("Asks a person", names[Permission.ASK]),
+            ("Without approval", free),
+            ("With a person's approval", names[Permission.ASK]),
             ("Denied", names[Permission.DENY]),
         )
         if found
     ]
     if asks_for_commands:
-        which = "these" if shown else "commands that a person allows by a pattern"
+        which = "these" if shown else "commands allowed by an approval pattern"
         lines.append(
-            f"A pipeline of {which} is allowed too; anything with ;, &&, redirection or substitution asks."
+            f"A pipeline of {which} is allowed too. Anything with ;, &&, redirection or substitution needs approval."
         )
     return "\n".join(lines)
 
@@ -532,16 +534,14 @@ def assignment(
     ]
     parts += [f"Input {name}:\n{text}" for name, text in short.items()]
     if len(inputs) > len(short):
-        parts.append("Read an input with `read_artifact`, by its name.")
+        parts.append("Read an input with `read_artifact`, by name.")
     if facts:
         parts.append(
             "What this session knows so far:\n"
             + "\n".join(f"- {fact}" for fact in facts[:FACTS_IN_ASSIGNMENT])
         )
     if resumed_memory:
-        parts.append(
-            "You keep the memory of the earlier attempt, above. Do the task again with what you know."
-        )
+        parts.append("Your memory of the earlier attempt is above. Use it to do the task again.")
     if again:
         parts.append(again)
     if place:
@@ -553,7 +553,7 @@ def assignment(
     if saved:
         parts.append(f"Save with `save_artifact`, under these names: {', '.join(saved)}.")
     if files:
-        parts.append(f"Write these files: {', '.join(files)}. They need no artifact.")
+        parts.append(f"Write these files: {', '.join(files)}. You do not need to save them as artifacts.")
     parts.append("When you are done, reply with your result in a few sentences and call no tool.")
     return "\n\n".join(parts)
 
@@ -584,12 +584,14 @@ def _headline(kind: str, payload: dict[str, Any]) -> str:
         case "task_done":
             branch = payload.get("branch")
             return f"Task {task} is done." + (
-                f" Its changes wait on the branch {branch}; `merge_task` merges them." if branch else ""
+                f" Its changes are on the branch {branch}; `merge_task` merges them." if branch else ""
             )
         case "task_failed":
             return f"Task {task} failed: {payload.get('error')}. Its work so far is kept; resume, re-run, revise or drop it."
         case "task_paused":
-            return f"Task {task} is paused: {payload.get('error')}. It continues where it stopped when it is resumed."
+            return (
+                f"Task {task} is paused: {payload.get('error')}. When resumed, it continues where it stopped."
+            )
         case "task_cancelled":
             return f"Task {task} was cancelled by a person."
         case "steer":

@@ -197,10 +197,7 @@ def choose(wanted: Kind | None) -> tuple[Kind, dict[Kind, str]]:
             why_not[kind] = str(reason)
         else:
             return kind, why_not
-    raise BadInput(
-        f"tools cannot be held by containment = {wanted} here: {why_not[wanted or Kind.REGISTER]}; choose"
-        " auto"
-    )
+    raise BadInput(f"containment = {wanted} does not work here: {why_not[wanted or Kind.REGISTER]}; use auto")
 
 
 def check_containment(setting: str) -> Kind | None:
@@ -217,7 +214,7 @@ def check_containment(setting: str) -> Kind | None:
         kind = Kind(chosen)
     except ValueError:
         raise BadInput(
-            f"WATCHKEEPER_CONTAINMENT: no kind {chosen!r}; there are auto, {', '.join(Kind)}"
+            f"WATCHKEEPER_CONTAINMENT: unknown kind {chosen!r}; use auto, {', '.join(Kind)}"
         ) from None
     choose(kind)
     return kind
@@ -233,10 +230,10 @@ def own_cgroup() -> Path:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise CannotContain(f"cgroups cannot be read ({error.strerror})") from None
+        raise CannotContain(f"cannot read cgroups ({error.strerror})") from None
     own = next((line.removeprefix("0::") for line in groups if line.startswith("0::")), None)
     if own is None or ".." in own.split("/"):
-        raise CannotContain("this process is in no cgroup of version 2 that is to be seen here")
+        raise CannotContain("this process is not in a visible version 2 cgroup")
     for line in mounts:
         fields, _, source = line.partition(" - ")
         if source.startswith("cgroup2 "):
@@ -244,7 +241,7 @@ def own_cgroup() -> Path:
             below = os.path.relpath(own, root)
             if not below.startswith(".."):
                 return Path(os.path.normpath(os.path.join(mounted, below)))
-    raise CannotContain("no cgroup file system of version 2 is mounted")
+    raise CannotContain("no version 2 cgroup file system is mounted")
 
 
 def kill_cgroup(path: Path) -> bool:
@@ -286,13 +283,13 @@ def _end_all(left: Sequence[StoredContainment], mark: str) -> list[str]:
         if one.boot_id != boot_id():
             if one.host_name != here:
                 warnings.append(
-                    f"an earlier host ran on {one.host_name}: what its tools left running there cannot be"
-                    " ended from here"
+                    f"an earlier background process ran on {one.host_name}: processes that its tools left running "
+                    "there cannot be stopped from here"
                 )
             continue  # else the machine has restarted since
         path = one.detail.get("path")
         if isinstance(path, str) and not kill_cgroup(Path(path)):
-            warnings.append(f"processes of an earlier host's tools do not end: {path}")
+            warnings.append(f"cannot stop processes of an earlier run's tools: {path}")
         if (
             one.detail.get("pid_namespace") == _pid_namespace()
         ):  # in another one, the numbers mean other processes
@@ -301,7 +298,7 @@ def _end_all(left: Sequence[StoredContainment], mark: str) -> list[str]:
     survivors = kill_marked(SESSION_VARIABLE, mark, END_SECONDS)
     if survivors:
         numbers = ", ".join(map(str, survivors[:10]))
-        warnings.append(f"processes that an earlier host's tools left do not end: {numbers}")
+        warnings.append(f"cannot stop processes that an earlier run's tools left running: {numbers}")
     return warnings
 
 
@@ -322,7 +319,7 @@ def _probe_cgroup() -> None:
     try:
         path.mkdir()
     except OSError as error:
-        raise CannotContain(f"no cgroup can be made in {path.parent} ({error.strerror})") from None
+        raise CannotContain(f"cannot create a cgroup in {path.parent} ({error.strerror})") from None
     probe = subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -332,10 +329,10 @@ def _probe_cgroup() -> None:
         probe.wait(PROBE_SECONDS)
     except OSError as error:
         raise CannotContain(
-            f"no process can be moved into, and killed in, a cgroup of its own ({error.strerror})"
+            f"cannot move a process into its own cgroup and kill it there ({error.strerror})"
         ) from None
     except subprocess.TimeoutExpired:
-        raise CannotContain("a process in a cgroup of its own could not be killed") from None
+        raise CannotContain("cannot kill a process in its own cgroup") from None
     finally:
         probe.kill()
         probe.communicate()
@@ -362,7 +359,7 @@ def _probe_namespace() -> None:
     if tried.returncode != 0:
         said = tried.stderr.strip().splitlines()
         raise CannotContain(
-            f"no PID namespace can be made ({said[-1] if said else f'exit code {tried.returncode}'})"
+            f"cannot create a PID namespace ({said[-1] if said else f'exit code {tried.returncode}'})"
         )
 
 

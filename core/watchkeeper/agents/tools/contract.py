@@ -113,7 +113,9 @@ SHELL_NEW = " Your shell was lost with it: its folder, variables and background 
 SAVE_SHELL = "save_shell"
 """In a request, in the place of a tool: end the shell's jobs, and answer with the JSON of what can be restored of the
 shell; `null` if there is nothing to restore."""
-SHELL_CLOSED = "Your shell was closed while it was idle. The new shell is in {folder}, with the variables that you had exported."
+SHELL_CLOSED = (
+    "Your shell was closed while it was idle. The new shell is in {folder}, with your exported variables."
+)
 """Comes before the answer to the first command after a shell was closed, and restored."""
 SHELL_CLOSED_NOT_RUN = "[not run] {notice} This command was not run. Set up what you need, then call again."
 """The answer where something was lost that the command may need."""
@@ -164,16 +166,21 @@ class McpServer:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     command: str | None = None
+    """A program to start."""
     args: tuple[str, ...] = ()
+    """Its arguments."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Its environment variables."""
     cwd: str | None = None
-    """Where the command runs; the user's home by default, never the workspace, whose files could stand in for
-    its own."""
+    """Where it runs: your home folder by default, never the workspace, whose files could stand in for its own."""
     url: str | None = None
+    """Instead of `command`: a server that runs already."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What is sent to that server with each request."""
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """How long a call may take."""
     idempotent: tuple[str, ...] = ()
-    """Names or patterns of its tools that the user knows to be safe to run twice."""
+    """Names or patterns of its tools that are safe to run twice after a crash."""
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
@@ -248,7 +255,7 @@ def _names_fault(fault: Any) -> str:
         one[:_NAME_CHARACTERS] + (" (required)" if one in required else "") for one in known[:_MOST_NAMES]
     ]
     more = [f"and {len(known) - _MOST_NAMES} more"] if len(known) > _MOST_NAMES else []
-    return _clear("; ".join(said)) + _clear(f". There are: {', '.join([*shown, *more]) or 'none'}")
+    return _clear("; ".join(said)) + _clear(f". Available: {', '.join([*shown, *more]) or 'none'}")
 
 
 _MOST_NAMES, _NAME_CHARACTERS = 20, 40
@@ -305,7 +312,7 @@ def shorten(text: str, limit: int) -> str:
         return text
     head = _before_word(text, limit * 2 // 3)
     tail = after_word(text, len(text) - (limit - limit * 2 // 3))
-    return f"{text[:head]}\n[… {tail - head:,} of {len(text):,} characters left out here …]\n{text[tail:]}"
+    return f"{text[:head]}\n[… {tail - head:,} of {len(text):,} characters omitted …]\n{text[tail:]}"
 
 
 def _before_word(text: str, end: int) -> int:
@@ -341,7 +348,7 @@ def shorten_content(content: Any, limit: int) -> str | list[dict[str, Any]]:
         else:
             blocks.append(block)
     if len(content) > MOST_BLOCKS:
-        blocks.append({"type": "text", "text": f"[{len(content) - MOST_BLOCKS} more blocks left out]"})
+        blocks.append({"type": "text", "text": f"[{len(content) - MOST_BLOCKS} more blocks omitted]"})
     return blocks
 
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.containment import Containment
-from watchkeeper.agents.tools.contract import McpServer, Permission, Tool, ToolContext, ToolResult, is_content
+from watchkeeper.agents.tools.contract import McpServer, Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.processes import SESSION_VARIABLE
-from watchkeeper.agents.tools.workers import Child, ChildFailed, result_of
+from watchkeeper.agents.tools.workers import result_of
 from watchkeeper.records.errors import HostFault
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.ports import Clock, SystemClock
@@ -79,7 +80,7 @@ class _Link:
                 answer = await child.call(request)
         except (TimeoutError, ChildFailed) as error:
             await child.kill()
-            why = error if isinstance(error, ChildFailed) else f"no answer in {seconds:g} s"
+            why = error if isinstance(error, ChildFailed) else f"no answer within {seconds:g} s"
             began = not isinstance(error, ChildFailed) or error.began
             text = f"MCP server {self.name}: {why}; the next call restarts it"
             return ToolResult(text, is_error=True, outcome_unknown=began)
@@ -89,10 +90,6 @@ class _Link:
         if answer.get("broken"):
             self._child = None if self._child is child else self._child
             await self._end_if_unused(child)
-        if not is_content(answer.get("content")):
-            await child.kill()
-            text = f"MCP server {self.name}: no valid answer"
-            return ToolResult(text, is_error=True, outcome_unknown=True)
         return result_of(answer)
 
     async def list_tools(self) -> list[dict[str, Any]]:
@@ -110,7 +107,7 @@ class _Link:
                 raise ChildFailed(str(content)[:300])
             tools = json.loads(content)
         except (TimeoutError, ValueError) as error:
-            raise ChildFailed("it gave no list of its tools") from error
+            raise ChildFailed("it did not list its tools") from error
         return [one for one in tools if isinstance(one, dict) and isinstance(one.get("name"), str)]
 
     async def aclose(self) -> None:
@@ -210,7 +207,7 @@ class McpServers:
         failures = await asyncio.gather(*(self._ask(link) for link in self._links))
         for link, failure in zip(self._links, failures, strict=True):
             if failure is not None:
-                self.warnings.append(f"MCP server {link.name} offers no tools: {failure}; it is tried again")
+                self.warnings.append(f"MCP server {link.name} offers no tools: {failure}; retrying")
         if self._silent:
             self._retrying = asyncio.create_task(self._retry(), name="mcp-retry")
         self.first = frozenset(self._tools)
@@ -273,7 +270,7 @@ class McpServers:
         name = tool_name(link.name, remote)
         if name in self._tools:
             self.warnings.append(
-                f"MCP server {link.name} has two tools named {remote[:80]!r}; the first is used"
+                f"MCP server {link.name} has two tools named {remote[:80]!r}; using the first"
             )
             return
         schema = one.get("input_schema")

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from watchkeeper.agents.tools.confinement import (
     unshare,
     wait_outside,
 )
+from watchkeeper.records import proc
 from watchkeeper.records.errors import host_fault
 from watchkeeper.store.place import Place
 
@@ -102,8 +104,6 @@ _MARKED_LIMITS = (b"Max file locks", b"Max resident set")
 """Limits without an effect since Linux 2.4 and 2.6: one for the mark of a session, one for that of an agent's program."""
 _MOST_ROUNDS = 50
 _MOST_LEVELS = 5
-_ENDED = (b"Z", b"X")
-"""States of a process that has ended, in its `stat`."""
 
 
 def adopt_orphans() -> bool:
@@ -122,7 +122,7 @@ def die_with_parent(parent_pid: int, number: signal.Signals) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """The living processes below `pid`, parents before children; zombies are not living."""
-    children = _children_of if sys.platform == "linux" else _children_by_ps()
+    children = proc.children_of if sys.platform == "linux" else _children_by_ps()
     found: list[int] = []
     waiting = [pid]
     while waiting:
@@ -141,23 +141,11 @@ def shell_of(worker_pid: int) -> int | None:
         return None
     level = [worker_pid]
     for _ in range(_MOST_LEVELS):
-        level = sorted(child for pid in level for child in _children_of(pid))
+        level = sorted(child for pid in level for child in proc.children_of(pid))
         for pid in level:
-            if _file_of(pid, "comm").strip() == b"bash":
+            if proc.file_of(pid, "comm").strip() == b"bash":
                 return pid
     return None
-
-
-def folder_of_shell(worker_pid: int) -> str | None:
-    """The folder of the shell that a worker started; None where the system cannot tell."""
-    pid = shell_of(worker_pid)
-    if pid is None:
-        return None
-    try:
-        folder = os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return None
-    return folder if os.path.isdir(folder) else None
 
 
 def jobs_of_shell(worker_pid: int) -> list[int]:
@@ -166,15 +154,16 @@ def jobs_of_shell(worker_pid: int) -> list[int]:
     shell = shell_of(worker_pid)
     if shell is None:
         return []
-    own, pid = {shell}, shell
-    while (pid := _parent_of(pid)) not in (0, worker_pid):
-        own.add(pid)  # what is between the worker and its shell
+    own = {
+        shell,
+        *takewhile(lambda pid: pid != worker_pid, proc.parents_of(shell)),
+    }  # and what is between the two
     return [pid for pid in descendants(worker_pid) if pid not in own]
 
 
 def command_line(pid: int) -> str:
     """The words of a process, in one line of bounded length; empty if it has ended."""
-    return " ".join(_file_of(pid, "cmdline").decode("utf-8", "replace").replace("\0", " ").split())[:100]
+    return " ".join(proc.file_of(pid, "cmdline").decode("utf-8", "replace").replace("\0", " ").split())[:100]
 
 
 def memory_bytes(pid: int) -> int | None:
@@ -183,7 +172,7 @@ def memory_bytes(pid: int) -> int | None:
         return None
     pages = 0
     for one in (pid, *descendants(pid)):
-        sizes = _file_of(one, "statm").split()
+        sizes = proc.file_of(one, "statm").split()
         pages += int(sizes[1]) - int(sizes[2]) if len(sizes) > 2 else 0
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -267,9 +256,9 @@ def kill_marked(variable: str, mark: str, seconds: float = 10.0) -> list[int]:
     while True:
         found = [
             pid
-            for pid in _all_processes()
+            for pid in proc.processes()
             if pid != os.getpid()
-            and (limit in _limits_of(pid) or entry in _file_of(pid, "environ", raises=True).split(b"\0"))
+            and (limit in _limits_of(pid) or entry in proc.file_of(pid, "environ", raises=True).split(b"\0"))
             and not _is_zombie(pid)
         ]
         if not found or time.monotonic() > deadline:
@@ -298,8 +287,8 @@ def start_ticks(pid: int) -> int | None:
         with suppress(ValueError):
             return int(time.mktime(time.strptime(said, "%a %b %d %H:%M:%S %Y")))
         return None
-    fields = _file_of(pid, "stat", raises=True).rpartition(b")")[2].split()
-    return int(fields[19]) if len(fields) > 19 and fields[0] not in _ENDED else None
+    stat = proc.stat_of(pid, raises=True)
+    return stat.start_ticks if stat is not None and not stat.has_ended else None
 
 
 def kill_identified(pid: int, ticks: int) -> bool:
@@ -314,33 +303,9 @@ def kill_identified(pid: int, ticks: int) -> bool:
     return True
 
 
-def _all_processes() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError as error:
-        if host_fault(error) is not None:
-            raise  # what runs is not known: that must not be taken for nothing
-        return []
-
-
-def _file_of(pid: int, name: str, *, raises: bool = False) -> bytes:
-    """A file of a process in `/proc`; empty if the process has ended, or is another user's.
-
-    Raises:
-        OSError: with `raises`, that a resource of the machine ran out, so that nothing is known.
-    """
-    try:
-        with open(f"/proc/{pid}/{name}", "rb") as file:
-            return file.read()
-    except OSError as error:
-        if raises and host_fault(error) is not None:
-            raise
-        return b""
-
-
 def _limits_of(pid: int) -> list[bytes]:
     """The words of the lines of the limits that can be marks."""
-    lines = _file_of(pid, "limits").splitlines()
+    lines = proc.file_of(pid, "limits").splitlines()
     return [word for line in lines if line.startswith(_MARKED_LIMITS) for word in line.split()]
 
 
@@ -368,42 +333,24 @@ def _prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
 
 
-def _children_of(pid: int) -> list[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    return [int(child) for thread in threads for child in _file_of(pid, f"task/{thread}/children").split()]
-
-
-def _parent_of(pid: int) -> int:
-    """0 if the process has ended."""
-    fields = _file_of(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0
-
-
 def _is_zombie(pid: int) -> bool:
     if sys.platform != "linux":
         return False
-    fields = _file_of(pid, "stat").rpartition(b")")[2].split()
-    return not fields or fields[0] in _ENDED
+    stat = proc.stat_of(pid)
+    return stat is None or stat.has_ended
 
 
-class _children_by_ps:
+def _children_by_ps() -> Callable[[int], list[int]]:
     """Children by one listing of all processes, for systems without /proc."""
-
-    def __init__(self) -> None:
-        listing = subprocess.run(
-            ["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=False
-        ).stdout
-        self._children: dict[int, list[int]] = {}
-        for line in listing.splitlines():
-            pid, parent, state = [*line.split(), "", "", ""][:3]
-            if pid.isdigit() and parent.isdigit() and not state.startswith("Z"):
-                self._children.setdefault(int(parent), []).append(int(pid))
-
-    def __call__(self, pid: int) -> list[int]:
-        return self._children.get(pid, [])
+    listing = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=False
+    ).stdout
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        pid, parent, state = [*line.split(), "", "", ""][:3]
+        if pid.isdigit() and parent.isdigit() and not state.startswith("Z"):
+            children.setdefault(int(parent), []).append(int(pid))
+    return lambda pid: children.get(pid, [])
 
 
 # --- Confinement ----------------------------------------------------------------------------------------
@@ -491,7 +438,7 @@ class IsDatabase(Exception):
     """A tool was about to open the session's database, its log, the index of its log, or a lease."""
 
     def __str__(self) -> str:
-        return "it belongs to the database of this run; file tools may not open it"
+        return "it belongs to this run's database; file tools may not open it"
 
 
 class ProtectedFiles:

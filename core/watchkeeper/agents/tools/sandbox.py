@@ -85,7 +85,7 @@ _NAMESPACES = ("pid", "mnt", "ipc", "net")
 _UNREACHABLE = re.compile(
     r"network is unreachable|could not resolve|name resolution|\bENETUNREACH\b|\bEAI_AGAIN\b", re.IGNORECASE
 )
-_INSTALL = "install bubblewrap (the package `bubblewrap`), or allow user namespaces"
+_INSTALL = "install the package `bubblewrap`, or allow user namespaces"
 
 
 class NotStarted(Exception):
@@ -240,7 +240,7 @@ class Sandbox:
             async with asyncio.timeout(_CHECK_SECONDS):
                 output, code = await session.run(self._script())
         except TimeoutError:
-            raise DoesNotHold("the confined shell did not answer in time") from None
+            raise DoesNotHold("the confined shell timed out") from None
         found = output.strip().splitlines()
         if code != 0 or found[-1:] != [_CHECKED]:
             raise NotStarted(" ".join(found[-1:])[:200])
@@ -256,7 +256,7 @@ class Sandbox:
                 "cannot write its temporary folder",
                 f"! : > {shlex.quote(os.path.join(self.temporary, '.probe'))}",
             ),
-            ("can change the settings of the kernel", ": >> /proc/sys/kernel/core_pattern"),
+            ("can change kernel settings", ": >> /proc/sys/kernel/core_pattern"),
             ("cannot use its workspace", f"! cd {shlex.quote(self.workspace)}"),
         ]
         for path in self.hidden:
@@ -270,7 +270,7 @@ class Sandbox:
             tried.append((f"can write {path}", f": >> {shlex.quote(place)}"))
         if not self.network:
             interfaces = "while IFS=: read -r x y; do case $x in *'|'*|*lo) ;; *) false; break;; esac; done"
-            tried.append(("has a network", f"! {{ {interfaces}; }} < /proc/net/dev"))
+            tried.append(("has network access", f"! {{ {interfaces}; }} < /proc/net/dev"))
         lines = [f"if {{ {test}; }} 2>/dev/null; then echo {shlex.quote(what)}; fi" for what, test in tried]
         return "\n".join(["(", *lines, f"echo {_CHECKED}", ")"])
 
@@ -283,12 +283,12 @@ class Sandbox:
         for name in _NAMESPACES:
             same = os.readlink(f"/proc/self/ns/{name}") == os.readlink(f"/proc/{pid}/ns/{name}")
             if same and not (name == "net" and self.network):
-                yield f"shares the {name} namespace of the system"
+                yield f"shares the system's {name} namespace"
         # A command of another shell may put a link in the place of a folder just before it is mounted.
         for path in (*self.writable, *self.guarded, *self._around_guarded()):
             inside, outside = os.stat(f"/proc/{pid}/root{path}"), os.lstat(path)
             if (inside.st_dev, inside.st_ino) != (outside.st_dev, outside.st_ino):
-                yield f"has another {path}"
+                yield f"has a different {path}"
 
     def _around_guarded(self) -> list[str]:
         """The folders between a writable one and what is guarded in it: unless they are mounts, they can be renamed."""
@@ -311,11 +311,11 @@ class Sandbox:
             if self.git is not None:
                 places.append(f"the git folder {self.git} (not {', '.join(GUARDED)})")
             said.append(
-                f"commands may write only in {', '.join(places)}; files with credentials cannot be read;"
-                " sockets of services cannot be reached"
+                f"commands may write only in {', '.join(places)}; they cannot read files with credentials"
+                " or connect to service sockets"
             )
         if not self.network and _UNREACHABLE.search(output):
-            said.append("commands have no network")
+            said.append("commands have no network access")
         setting = WORKSPACE if self.network else WORKSPACE_WITHOUT_NETWORK
         return f"{output}\n[sandbox = {setting}: {'; '.join(said)}]" if said else output
 
@@ -477,7 +477,7 @@ class ConfinedShells:
             if common is not None and os.path.lexists(common):
                 with suppress(OSError):
                     os.unlink(common)
-                return f"a command made {common}, which was removed"
+                return f"a command created {common}, which was removed"
             mounts.seek(0)
             lines = mounts.read().splitlines()
             lost = needed - {_unescaped(line.split(b" ")[4]) for line in lines}
@@ -519,7 +519,7 @@ def make_folder(workspace: Path) -> Path:
                 (folder / "tmp").mkdir()
                 (folder / "secret").write_text("secret", encoding="ascii")
                 return folder
-    raise DoesNotHold("no temporary folder outside the workspace can be made")
+    raise DoesNotHold("cannot create a temporary folder outside the workspace")
 
 
 def secret_paths(environ: Mapping[str, str], more: Iterable[str] = ()) -> list[str]:
@@ -610,7 +610,9 @@ def _guarded(workspace: str, git: str | None, own: str | None, environ: Mapping[
     found = [path for path in dict.fromkeys(found) if os.path.lexists(path)]
     for path in found:
         if os.path.realpath(path) != path:
-            raise DoesNotHold(f"{path} is or follows a symbolic link, so it cannot be guarded")
+            raise DoesNotHold(
+                f"{path} is a symbolic link or is reached through one, so it cannot be protected"
+            )
     return tuple(found)
 
 

@@ -58,6 +58,7 @@ from watchkeeper.agents.tools.processes import (
     shell_of,
     start_ticks,
 )
+from watchkeeper.records import proc
 from watchkeeper.records.errors import RETRY_SECONDS, HostFault, as_record, host_fault, raising_host_faults
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 from watchkeeper.records.tool_inputs import PREMISES_CHANGED
@@ -165,10 +166,7 @@ class _Bash:
 
     def folder(self) -> str | None:
         """The folder that the shell is in; None where the system cannot tell."""
-        try:
-            return os.readlink(f"/proc/{self.pid}/cwd")
-        except OSError:
-            return None
+        return proc.folder_of(self.pid)
 
     async def run(self, command: str) -> tuple[str, int | None]:
         """The end of what a command prints, and its exit code; None where the shell ended.
@@ -325,13 +323,13 @@ class Shell:
             return "the shell was restarted", False
         command = str(arguments.get("command") or "")
         if not command.strip():
-            return "bash: `command` is needed", True
+            return "bash: `command` is required", True
         if "\0" in command:
-            return "bash: a command cannot hold a NUL character", True
+            return "bash: a command cannot contain a NUL character", True
         if fault := await _syntax_fault(command):
             return fault, True
         if not self._workspace.is_dir():
-            return f"bash: the workspace {self._workspace} is gone", True
+            return f"bash: the workspace {self._workspace} no longer exists", True
         if not await self._restore():
             return SHELL_LOST.format(folder=self._workspace), True
         if not self._holds(request.get("premises")):
@@ -349,9 +347,12 @@ class Shell:
             await self._close()
             if signalled:
                 raise OutcomeUnknown(f"{output}\nbash: the shell was killed by {signalled}".lstrip("\n"))
-            return f"{output}\n[the shell ended; the next command starts a new one in the workspace]".lstrip(
-                "\n"
-            ), True
+            return (
+                f"{output}\n[the shell ended; the next command starts a new shell in the workspace]".lstrip(
+                    "\n"
+                ),
+                True,
+            )
         if code:
             return f"{output}\n[exit code {code}]".lstrip("\n"), True
         return output or "[no output]", False
@@ -378,7 +379,7 @@ class Shell:
         kill_jobs(os.getpid())
         state = None if self._session.closed else await self._session.state()
         if state is None:
-            raise OutcomeUnknown("the shell does not say what it holds")
+            raise OutcomeUnknown("the shell did not report its state")
         prefix = self._confined.prefix("/") if self._confined is not None else ()
         new = await _Bash.start(Path("/"), _environment(), prefix)
         try:
@@ -386,7 +387,7 @@ class Shell:
         finally:
             await new.close()
         if compared is None:
-            raise OutcomeUnknown("a new shell does not say what it holds")
+            raise OutcomeUnknown("a new shell did not report its state")
         return {
             "folder": state.folder,
             "variables": state.inherited(),
@@ -410,13 +411,12 @@ class Shell:
         folder, programs = str(pipeline["folder"]), pipeline["programs"]
         # Also where none was open: its folder is known as long as it runs.
         if not self._workspace.is_dir():
-            return f"bash: the workspace {self._workspace} is gone", True
+            return f"bash: the workspace {self._workspace} no longer exists", True
         if not await self._restore():
             return SHELL_LOST.format(folder=self._workspace), True
         if self._session is not None and self._session.folder() not in (folder, None):
             return (
-                "bash: [not run] your shell is in another folder than the one for which this command was"
-                " allowed",
+                "bash: [not run] your shell is not in the folder for which this command was allowed",
                 True,
             )
         prefix = self._confined.prefix(folder) if self._confined is not None else []
@@ -545,7 +545,7 @@ async def _syntax_fault(command: str) -> str | None:
     fault = said.decode("utf-8", "replace").strip()
     if check.returncode == 0 and "here-document" not in fault:
         return None
-    return "bash: the command is not complete, or not valid: " + fault[:1000]
+    return "bash: the command is incomplete or invalid: " + fault[:1000]
 
 
 Answer = tuple[Any, bool]
@@ -670,7 +670,7 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
     except MemoryError as error:
         fault = host_fault(error) if _memory_is_short() else None
         content, is_error = (
-            f"{request.get('tool')}: this needs more memory than a tool may use; ask for less",
+            f"{request.get('tool')}: exceeded the memory limit for one tool; request less",
             True,
         )
     except Exception as error:
@@ -711,7 +711,7 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
         await connection.open()
         _limit_memory()  # after the server was started, which has no such limit
         return connection.run, True
-    raise ValueError(f"no worker mode {mode!r}")
+    raise ValueError(f"unknown worker mode {mode!r}")
 
 
 async def _shell(config: dict[str, Any]) -> Shell:

@@ -1,7 +1,8 @@
 """In a worker: the file tools, confined to the workspace and kept from the session's own database.
 
 `read`, `glob` and `grep` are the SDK's. `write` and `edit` are our own, with the SDK's rules and answers:
-they compare the file that they opened with the database's files before they change a byte of it.
+they compare the file that they opened with the database's files before they change a byte of it. The SDK is
+imported for the first call that needs it; its import takes a second or more.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from watchkeeper.records.tool_inputs import FILE_CHANGES, SUBJECT_CHANGED, state
 
 # --- In a worker: reading a plain text file without the SDK -------------------------------------------------
 #
-# The SDK's import costs each new worker a second or more. This code answers only what is plainly safe (a
-# relative path to a regular, small UTF-8 file inside the workspace). It leaves all else (images, large files,
-# every error) to the SDK's own tool, and its answers equal the SDK's.
+# This code answers only what is plainly safe (a relative path to a regular, small UTF-8 file inside the
+# workspace). It leaves all else (images, large files, every error) to the SDK's own tool, and its answers equal
+# the SDK's.
 
 MOST_BYTES = 256 * 1024
 """The SDK's own limit for a file that is read whole."""
@@ -130,7 +131,7 @@ class FileTools:
         """Run one call; faults that a model can mend come back as error texts."""
         name, arguments = str(request["tool"]), request["arguments"]
         if not self._workspace.is_dir():
-            return f"{name}: the workspace {self._workspace} is gone", True
+            return f"{name}: the workspace {self._workspace} no longer exists", True
         self._protected.look()
         try:
             if name in FILE_CHANGES:
@@ -154,7 +155,7 @@ class FileTools:
                 return text, False
         tool = self._sdk_tools().get(name)
         if tool is None:
-            return f"there is no tool {name!r}", True
+            return f"no tool {name!r}", True
         from anthropic.lib.tools import ToolError
 
         target = self._target(arguments.get("file_path") or arguments.get("path") or ".")
@@ -235,8 +236,8 @@ class FileTools:
             if count == 0:
                 if _has_line_numbers(old_string):
                     raise ValueError(
-                        f"old_string begins with line numbers, which `read` adds and {file_path} does not hold."
-                        " Give the text without them"
+                        f"old_string begins with line numbers. `read` adds them; they are not in {file_path}."
+                        " Pass the text without them"
                     )
                 raise ValueError(f"old_string not found in {file_path}")
             if not replace_all and count > 1:
@@ -264,8 +265,8 @@ class FileTools:
                 raise ValueError(f"{file_path}: not a regular file")
             if status.st_nlink > 1 and self._is_linked_outside(status):
                 raise ValueError(
-                    f"{file_path}: not written: the same file (a hard link) also has a name outside the workspace."
-                    " Remove this name first, then write a new file"
+                    f"{file_path}: not written: the file has a hard link outside the workspace."
+                    " Delete this path first, then write a new file"
                 )
             yield descriptor
         finally:
@@ -284,11 +285,16 @@ class FileTools:
         return True
 
     def _resolved(self, file_path: str) -> Path:
-        """The file's own path.
+        """The file's own path, as the SDK gives it. The SDK itself answers for links that lead nowhere, and says what is wrong.
 
         Raises:
             ValueError: it is outside the workspace.
         """
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            root = self._workspace.resolve()
+            target = _where(Path(os.path.normpath(root / file_path)))
+            if target.is_relative_to(root):
+                return target
         from anthropic.lib.tools.agent_toolset import resolve_path
 
         return resolve_path(self._sdk_context(), file_path)
@@ -322,7 +328,7 @@ class FileTools:
         from watchkeeper.agents.tools.folder import list_page
 
         try:
-            return list_page(self._workspace, refuses=self._protected.refuses, **arguments), False
+            return list_page(self._workspace, **arguments), False
         except ValueError as error:
             return f"list_folder: {error}", True
 
@@ -347,9 +353,7 @@ class FileTools:
 
         text = self._relative(text)
         if name == "glob" and text.count("\n") + 1 >= GLOB_RESULT_LIMIT:
-            text += (
-                f"\n[only the newest {GLOB_RESULT_LIMIT} are shown; narrow the pattern, or use list_folder]"
-            )
+            text += f"\n[showing only the newest {GLOB_RESULT_LIMIT}; narrow the pattern, or use list_folder]"
         return text
 
     def _relative(self, content: Any) -> Any:
@@ -359,6 +363,19 @@ class FileTools:
             return content
         prefix = f"{self._workspace.resolve()}/"
         return "\n".join(line.removeprefix(prefix) for line in content.split("\n"))
+
+
+def _where(path: Path) -> Path:
+    """Where a path leads, whose end need not exist yet.
+
+    Raises:
+        OSError, RuntimeError: a link on the way leads nowhere, or a part of it cannot be looked at.
+    """
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _where(path.parent) / path.name
+    return path.resolve(strict=True)
 
 
 _LINE_NUMBER = re.compile(r" {0,4}\d+\t")

@@ -61,7 +61,7 @@ class McpConnection:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._client = await asyncio.shield(opened)
         except TimeoutError:
-            raise TimeoutError(f"the MCP server did not answer in {CONNECT_SECONDS:g} s") from None
+            raise TimeoutError(f"the MCP server did not respond within {CONNECT_SECONDS:g} s") from None
 
     async def run(self, request: dict[str, Any]) -> tuple[Any, bool]:
         """Answer one request.
@@ -75,10 +75,10 @@ class McpConnection:
                 return await self._answer(self._client, request)
         except MCPError as error:
             if error.code in _LOST or self._closed.is_set():
-                raise Broken(f"the MCP server did not answer: {error.message}") from error
+                raise Broken(f"the MCP server did not respond: {error.message}") from error
             return f"the MCP server refused: {error.message}", True
         except (OSError, TimeoutError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            raise Broken(f"the MCP server is gone: {type(error).__name__}") from error
+            raise Broken(f"the MCP server disconnected: {type(error).__name__}") from error
 
     async def _answer(self, client: Client, request: dict[str, Any]) -> tuple[Any, bool]:
         if request["tool"] == LIST_TOOLS:
@@ -145,7 +145,7 @@ def content_of(result: types.CallToolResult) -> str | list[dict[str, Any]]:
     """A server's result as text, or as text and image blocks where it holds images."""
     blocks = [_block(one) for one in result.content[:MOST_BLOCKS]]
     if len(result.content) > MOST_BLOCKS:
-        blocks.append(_text(f"[{len(result.content) - MOST_BLOCKS} more parts left out]"))
+        blocks.append(_text(f"[{len(result.content) - MOST_BLOCKS} more parts omitted]"))
     if not blocks and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     if all(block["type"] == "text" for block in blocks):
@@ -160,16 +160,14 @@ def _block(part: types.ContentBlock) -> dict[str, Any]:
         if part.mime_type in IMAGE_TYPES and len(part.data) <= MOST_IMAGE_BASE64 and _is_base64(part.data):
             source = {"type": "base64", "media_type": part.mime_type, "data": part.data}
             return {"type": "image", "source": source}
-        return _text(
-            f"[an image of type {part.mime_type[:80]}, {len(part.data)} characters, that cannot be shown]"
-        )
+        return _text(f"[unsupported image of type {part.mime_type[:80]}, {len(part.data)} characters]")
     if isinstance(part, types.AudioContent):
-        return _text(f"[audio of type {part.mime_type[:80]}, left out]")
+        return _text(f"[audio of type {part.mime_type[:80]} omitted]")
     if isinstance(part, types.ResourceLink):
         return _text(f"[resource {part.name}: {part.uri}]")
     if isinstance(part.resource, types.TextResourceContents):
         return _text(f"[resource {part.resource.uri}]\n{part.resource.text}")
-    return _text(f"[binary resource {part.resource.uri}, left out]")
+    return _text(f"[binary resource {part.resource.uri} omitted]")
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -13,16 +13,14 @@ import fnmatch
 import json
 import os
 import shutil
-import signal
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from watchkeeper.agents.tools.containment import Containment, Uncontained
+from watchkeeper.agents.tools.child import Child, ChildFailed, StartWorker, ToolWorker
+from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.contract import (
     DEFAULT_TIMEOUT_SECONDS,
     RESULT_CHARACTERS,
@@ -36,23 +34,11 @@ from watchkeeper.agents.tools.contract import (
     Tool,
     ToolContext,
     ToolResult,
-    is_content,
     shorten_content,
 )
 from watchkeeper.agents.tools.folder import LIST_FOLDER
-from watchkeeper.agents.tools.processes import (
-    command_line,
-    folder_of_shell,
-    jobs_of_shell,
-    kill_group,
-    kill_tree,
-    memory_bytes,
-    shell_of,
-    start_ticks,
-    worker_environment,
-)
 from watchkeeper.agents.tools.sandbox import DoesNotHold, make_folder, secret_paths
-from watchkeeper.records.errors import BadInput, HostFault, from_record, host_fault, message_of, shortage_in
+from watchkeeper.records.errors import BadInput, HostFault
 from watchkeeper.records.messages import ToolSpec
 from watchkeeper.records.redact import MARK
 from watchkeeper.records.sandboxes import OFF
@@ -61,375 +47,11 @@ from watchkeeper.store.database import database_files
 from watchkeeper.store.lease import lease_folder
 from watchkeeper.store.place import Place, config_folder
 
-# --- The host's end of a worker process ---------------------------------------------------------------------
-#
-# Requests and answers are JSON lines. When a worker ends, nothing of it remains.
+# --- One agent's shell --------------------------------------------------------------------------------------
 
-START_SECONDS = 60.0
 SAVE_SECONDS = 10.0
 MOST_NAMES = 20
 """How many names of a kind a notice lists."""
-LARGEST_LINE = 16 * 1024 * 1024
-_BESIDE_THE_LOOP = 256 * 1024
-_FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
-"""Exit codes of a worker that died of a signal which the terminal sends to every process."""
-
-
-class ChildFailed(Exception):
-    """The worker died, would not start, or said something that is no answer. The message is one line for a
-    model. `began`: it had the call by then, which may have had an effect."""
-
-    def __init__(self, message: str, *, began: bool = False) -> None:
-        super().__init__(message)
-        self.began = began
-
-
-class _Signalled(ChildFailed):
-    """A signal that was meant for the run ended it before it was ready."""
-
-
-class ToolWorker(Protocol):
-    """What a pool needs of a worker. `Child` is the one that runs as a process."""
-
-    folder: tuple[int, int] | None
-    """Device and inode of the folder that a file worker may write to."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and wait for its answer. Cancelling asks the worker to stop, and forgets the answer.
-
-        Raises:
-            ChildFailed: no answer will come.
-            HostFault: the machine ran out of something; `began` says whether the call may have had an effect.
-        """
-
-    async def kill(self) -> None:
-        """End it, and everything that it started. May be called at any time, and again."""
-
-    def shell_identity(self) -> str:
-        """Which process its shell is; empty where it has none."""
-
-    def shell_folder(self) -> str | None:
-        """The folder that its shell is in; None where it cannot be known."""
-
-    def shell_jobs(self) -> tuple[str, ...]:
-        """The command line of each of its shell's background jobs; empty for one that begins or ends in this moment."""
-
-    def memory_bytes(self) -> int | None:
-        """The memory of the worker and all that it started; None where the system cannot tell."""
-
-
-class StartWorker(Protocol):
-    """Starts a worker: `Child.start`."""
-
-    async def __call__(
-        self,
-        config: Mapping[str, Any],
-        environ: Mapping[str, str],
-        agent_id: str,
-        containment: Containment | None,
-        /,
-    ) -> ToolWorker:
-        """Raises ChildFailed or HostFault where it did not become ready."""
-
-
-class Child:
-    """One worker process, leader of a session of its own: a `ToolWorker`.
-
-    Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is
-    killed.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process, agent_id: str, containment: Containment) -> None:
-        self._process = process
-        self._agent_id = agent_id
-        self._containment = containment
-        self._next_id = 0
-        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._abandoned: set[int] = set()
-        self._failure: str | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self.folder: tuple[int, int] | None = None
-
-    @classmethod
-    async def start(
-        cls,
-        config: Mapping[str, Any],
-        environ: Mapping[str, str],
-        agent_id: str,
-        containment: Containment | None = None,
-    ) -> Child:
-        """Start a worker and wait until it is ready. `containment` takes in the worker, and all that it
-        starts, before it receives a request.
-
-        Raises:
-            ChildFailed: it did not become ready.
-            HostFault: it did not, because the machine ran out of something.
-        """
-        contain = containment or Uncontained()
-        with suppress(_Signalled):
-            return await cls._start(config, environ, agent_id, contain)
-        # A Ctrl+C reaches each process that does not yet lead a session; it was meant for the run, not for its
-        # worker.
-        return await cls._start(config, environ, agent_id, contain)
-
-    @classmethod
-    async def _start(
-        cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str, containment: Containment
-    ) -> Child:
-        # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the
-        # worker imports.
-        command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
-        try:
-            process = await _spawn(
-                *command,
-                *await containment.prepare(),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd="/",
-                env=worker_environment(environ, agent_id),
-                start_new_session=True,
-            )
-        except (OSError, RuntimeError, MemoryError) as error:
-            fault = host_fault(error)
-            if fault is not None:
-                raise fault from error
-            raise ChildFailed(
-                f"a tool worker could not be started: {getattr(error, 'strerror', None) or error}"
-            ) from error
-        child = cls(process, agent_id, containment)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await containment.admit(process.pid, agent_id)
-                await child._configure(config)
-                await child._await_ready()
-        except (TimeoutError, OSError, ChildFailed) as error:
-            await child.kill()
-            fault = host_fault(error)
-            if fault is not None:
-                raise fault from error
-            kind = _Signalled if process.returncode in _FOR_THE_RUN else ChildFailed
-            raise kind(f"a tool worker did not start: {error or 'it took too long'}") from error
-        except BaseException:
-            await child.kill()
-            raise
-        child._reader = asyncio.create_task(child._read(), name=f"tool worker {process.pid}")
-        return child
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._failure is None and self._process.returncode is None
-
-    def shell_identity(self) -> str:
-        process = shell_of(self.pid)
-        return f"{process} {start_ticks(process)}" if process is not None else ""
-
-    def shell_folder(self) -> str | None:
-        return folder_of_shell(self.pid)
-
-    def shell_jobs(self) -> tuple[str, ...]:
-        return tuple(map(command_line, jobs_of_shell(self.pid)))
-
-    def memory_bytes(self) -> int | None:
-        return memory_bytes(self.pid)
-
-    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        if not self.alive:
-            raise ChildFailed(self._failure or "the tool worker has ended")
-        self._next_id += 1
-        number = self._next_id
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
-        try:
-            await self._send({**request, "id": number})
-            answered = await answer
-        except (BrokenPipeError, ConnectionResetError) as error:
-            # A request whose last byte, its line's end, could not be written was not read either.
-            raise await self._why_not_written() or ChildFailed("the tool worker died") from error
-        except asyncio.CancelledError:
-            self._abandoned.add(number)
-            if self.alive and self._process.stdin is not None:
-                self._process.stdin.write(json.dumps({"cancel": number}).encode() + b"\n")
-            raise
-        finally:
-            self._pending.pop(number, None)
-            # Where the request could not be written, nobody waits for the answer, which may tell the same fault.
-            if not answer.cancel() and not answer.cancelled():
-                answer.exception()
-        if (fault := from_record(answered.get("host_fault"))) is not None:
-            raise fault
-        if left := answered.pop("left", None):
-            await self._containment.register(self._agent_id, ((pid, ticks) for pid, ticks in left))
-        return answered
-
-    async def kill(self) -> None:
-        self._fail("the tool worker was stopped")
-        if self._process.returncode is None:
-            kill_tree(self._process.pid)
-        if self._reader is not None and self._reader is not asyncio.current_task():
-            self._reader.cancel()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                await self._process.wait()
-        _close_transport(self._process)
-
-    async def close(self, grace_seconds: float) -> None:
-        """End it as `kill` does, but first let it end what it started."""
-        if self.alive and self._process.stdin is not None:
-            self._process.stdin.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(grace_seconds):
-                    await self._process.wait()
-        await self.kill()
-
-    async def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        await self._process.stdin.drain()
-        if self._process.stdin.is_closing():  # the next write reports what could not be written
-            raise ConnectionResetError
-
-    async def _configure(self, config: Mapping[str, Any]) -> None:
-        try:
-            await self._send(config)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            if fault := await self._why_not_written():
-                raise fault from error
-            # Else it ended before it could read, and its last words say why.
-
-    async def _await_ready(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        line = await self._process.stdout.readline()
-        if line.strip() == b'{"ready": true}':
-            return
-        said = (await self._process.stderr.read(20_000)).decode("utf-8", "replace").strip().splitlines()
-        last = said[-1] if said else "it ended at once"
-        if (fault := _told_fault(last)) is not None:
-            raise fault
-        raise ChildFailed(last[:300])
-
-    async def _why_not_written(self) -> HostFault | None:
-        """The shortage that closed the worker's standard input, if it was one."""
-        assert self._process.stdin is not None
-        # A task of its own: a cancelled waiter would cancel the future that the transport reports to.
-        closing = asyncio.ensure_future(self._process.stdin.wait_closed())
-        closing.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # looked at, even where this is cancelled
-        await asyncio.wait({closing}, timeout=1)
-        error = closing.exception() if closing.done() and not closing.cancelled() else None
-        return host_fault(error) if error is not None else None
-
-    async def _read(self) -> None:
-        assert self._process.stdout is not None
-        try:
-            while line := await self._process.stdout.readline():
-                if not await self._take(line):
-                    break
-            else:
-                await self._report_death()
-                return
-        except ValueError:
-            pass
-        self._fail("the tool worker broke its protocol and was killed")
-        await self.kill()
-
-    async def _take(self, line: bytes) -> bool:
-        """Hand an answer to whom it belongs; False if it is none."""
-        try:
-            answer = (
-                await asyncio.to_thread(json.loads, line)
-                if len(line) > _BESIDE_THE_LOOP
-                else json.loads(line)
-            )
-        except (ValueError, RecursionError):
-            return False
-        number = answer.get("id") if isinstance(answer, dict) else None
-        if not isinstance(number, int):
-            return False
-        if number in self._abandoned:
-            self._abandoned.discard(number)
-            return True
-        waiting = self._pending.get(number)
-        if waiting is None or waiting.done():
-            return False
-        waiting.set_result(answer)
-        return True
-
-    async def _report_death(self) -> None:
-        # The worker's shell and its children outlive it; they share its process group, which still bears its
-        # number.
-        kill_group(self._process.pid)
-        code = 0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(5):
-                code = await self._process.wait()
-        self._fail(f"the tool worker died ({_how(code)})")
-        _close_transport(self._process)
-
-    def _fail(self, why: str) -> None:
-        if self._failure is None:
-            self._failure = why
-        for waiting in self._pending.values():
-            if not waiting.done():
-                waiting.set_exception(ChildFailed(self._failure, began=True))
-
-
-class _Spawned(asyncio.subprocess.SubprocessStreamProtocol):
-    """A process's pipes; one that was started, and could then not be watched, is killed."""
-
-    given_up = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self.given_up:
-            transport.close()
-
-
-async def _spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
-    """As `asyncio.create_subprocess_exec`, which leaves a process running where no thread can be started to
-    wait for it."""
-    loop = asyncio.get_running_loop()
-    spawned = _Spawned(limit=LARGEST_LINE, loop=loop)
-    try:
-        transport, _ = await loop.subprocess_exec(lambda: spawned, *command, **options)
-    except BaseException:
-        spawned.given_up = True
-        raise
-    return asyncio.subprocess.Process(transport, spawned, loop)
-
-
-def _told_fault(line: str) -> HostFault | None:
-    """The host fault in a worker's last words: its own record, or that of an interpreter that could not load
-    it."""
-    with suppress(ValueError):
-        return from_record(json.loads(line))
-    shortage = shortage_in(line)
-    return HostFault(message_of(shortage), shortage) if shortage is not None else None
-
-
-def _how(code: int) -> str:
-    if code < 0:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def _close_transport(process: asyncio.subprocess.Process) -> None:
-    # Nothing public closes the pipes of a killed process; left open, a surviving holder of an end would keep
-    # it alive.
-    transport = getattr(process, "_transport", None)
-    if transport is not None:
-        with suppress(PermissionError, ProcessLookupError):
-            transport.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +84,7 @@ class _ClosedShell:
         has_folder = self.has_folder
         parts = [SHELL_CLOSED.format(folder=self.folder if has_folder else workspace)]
         if not has_folder:
-            parts.append(f"The folder of the old one, {self.folder}, does not exist any more.")
+            parts.append(f"The previous shell's folder, {self.folder}, no longer exists.")
         if self.jobs:
             parts.append(f"Its background jobs have ended: {_listed(self.jobs, '; ')}.")
         if self.gone:
@@ -772,7 +394,7 @@ class WorkerPool:
             child = await self._start("shell", "")
         except ChildFailed as failure:
             why = str(failure).rpartition(": ")[2]
-            raise BadInput(f"bash cannot be confined here (sandbox = {self._sandbox}): {why}") from None
+            raise BadInput(f"cannot confine bash here (sandbox = {self._sandbox}): {why}") from None
         await child.kill()
 
     def shell_folder(self, agent_id: str) -> str | None:
@@ -848,19 +470,14 @@ class WorkerPool:
         except TimeoutError:
             await child.kill()
             return ToolResult(
-                f"{name}: stopped after {timeout_seconds:g} s, with all that it had started", is_error=True
+                f"{name}: stopped after {timeout_seconds:g} s, along with all processes it started",
+                is_error=True,
             )
-        except ChildFailed as failure:
+        except (ChildFailed, asyncio.CancelledError) as failure:
             await child.kill()
-            if not failure.began:
-                raise
-            return _failed(name, failure, began=True)
-        except asyncio.CancelledError:
-            await child.kill()
+            if isinstance(failure, ChildFailed) and failure.began:
+                return _failed(name, failure, began=True)
             raise
-        if not is_content(answer.get("content")):
-            await child.kill()
-            return _failed(name, "the tool worker gave no valid answer and was killed", began=True)
         return result_of(answer)
 
     async def _file_worker(self) -> ToolWorker:
@@ -876,7 +493,7 @@ class WorkerPool:
 
     async def _start(self, mode: str, agent_id: str, closed: _ClosedShell | None = None) -> ToolWorker:
         if self._closed:
-            raise ChildFailed("the tool workers are closed")
+            raise ChildFailed("the tool workers have been shut down")
         config: dict[str, Any] = {
             "mode": mode, "workspace": str(self._workspace), "database_files": [], "lease_folder": "",
         }  # fmt: skip
@@ -897,7 +514,7 @@ class WorkerPool:
             child = await self._start_worker(config, self._environ, agent_id, self._containment)
         if self._closed:
             await child.kill()
-            raise ChildFailed("the tool workers are closed")
+            raise ChildFailed("the tool workers have been shut down")
         return child
 
     def _sandbox_config(self, files: Sequence[str]) -> dict[str, Any]:
@@ -947,8 +564,8 @@ _FILE = {"type": "string", "description": "path of the file, relative to the wor
 
 READ = _spec(
     "read",
-    "Read a text file (up to 256 KiB; of a larger one, a range of lines), an image or a PDF of the"
-    " workspace. Each line of a text comes with its number and a tab, which are not part of the file.",
+    "Read a text file, an image or a PDF in the workspace. For text files over 256 KiB, read a range of "
+    "lines. Each line is prefixed with its number and a tab, which are not part of the file.",
     {
         "file_path": _FILE,
         "view_range": {
@@ -956,38 +573,38 @@ READ = _spec(
             "items": {"type": "integer"},
             "minItems": 2,
             "maxItems": 2,
-            "description": "[first line, last line], from 1, both included; a last line of 0 means to the end",
+            "description": "[first line, last line], 1-based and inclusive; a last line of 0 means the end of the file",
         },
     },
     ["file_path"],
 )
 GLOB = _spec(
     "glob",
-    "Find files by a pattern such as **/*.py, newest first, at most 200.",
+    "Find files by a pattern such as **/*.py. Returns at most 200, newest first.",
     {
         "pattern": {"type": "string", "description": "relative, without .."},
-        "path": {"type": "string", "description": "folder to search in; the workspace by default"},
+        "path": {"type": "string", "description": "folder to search; default: the workspace"},
     },
     ["pattern"],
 )
 GREP = _spec(
     "grep",
-    "Search the contents of files for a regular expression; gives path:line:text.",
+    "Search file contents for a regular expression. Returns path:line:text.",
     {
         "pattern": {"type": "string"},
-        "path": {"type": "string", "description": "file or folder; the workspace by default"},
+        "path": {"type": "string", "description": "file or folder; default: the workspace"},
     },
     ["pattern"],
 )
 WRITE = _spec(
     "write",
-    "Write a file of the workspace, replacing what it held; folders are made as needed.",
+    "Write a file in the workspace, replacing its content. Missing folders are created.",
     {"file_path": _FILE, "content": {"type": "string"}},
     ["file_path", "content"],
 )
 EDIT = _spec(
     "edit",
-    "Replace an exact piece of text in a file. It must occur once, unless `replace_all`.",
+    "Replace an exact string in a file. It must occur once, unless `replace_all`.",
     {
         "file_path": _FILE,
         "old_string": {"type": "string", "minLength": 1},
@@ -998,9 +615,9 @@ EDIT = _spec(
 )
 BASH = _spec(  # `limit`: the time limit of the pool
     "bash",
-    "Run a command in your own shell, which keeps its folder, variables and jobs between calls. Only the"
-    " last 100 KiB of output are kept. Standard input is empty. A command is killed, and the shell with it,"
-    " after {limit} s, or after `timeout_ms` if that is less.",
+    "Run a command in your own shell, which keeps its folder, variables and jobs between calls. Only the last "
+    "100 KiB of output is kept. Standard input is empty. A command is killed, along with the shell, "
+    "after {limit} s, or after `timeout_ms` if that is shorter.",
     {
         "command": {"type": "string"},
         "restart": {"type": "boolean", "description": "start a new shell instead of running a command"},
@@ -1025,17 +642,17 @@ def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
             continue
         if name == "old_string":
             return (
-                f"old_string holds the redaction mark {mark[0]}. The file holds another text there, so"
-                " old_string cannot match."
-                " Choose an old_string beside the mark"
+                f"old_string contains the redaction mark {mark[0]}. The file contains different text there, so "
+                "old_string cannot match."
+                " Choose an old_string without the mark"
             )
         if name == "file_path":
-            return f"file_path holds the redaction mark {mark[0]}. Choose a name without it"
+            return f"file_path contains the redaction mark {mark[0]}. Choose a name without it"
         return (
-            f"{name} holds the redaction mark {mark[0]}, which replaces a secret. Nothing was written."
-            " Keep a secret that the file has by editing only the text beside it; a new one belongs in an"
+            f"{name} contains the redaction mark {mark[0]}, which stands for a secret. Nothing was written."
+            " To keep a secret in the file, edit only the text around it. Put a new secret into an"
             " environment"
-            " variable or, as a placeholder such as <password>, in the file"
+            " variable, or write a placeholder such as <password>"
         )
     return None
 

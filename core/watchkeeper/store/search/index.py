@@ -1,6 +1,6 @@
-"""The index of words over all messages, and the words of facts, on SQLite (FTS5).
+"""The index of words over all messages, and the words of facts: what it answers, and how SQLite (FTS5) does it.
 
-On PostgreSQL, `postgres_index` does the same; the functions here choose by the connection.
+`postgres_index` does the same on PostgreSQL. `store.engine.index_of` gives the index of a database.
 """
 
 from __future__ import annotations
@@ -10,17 +10,177 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from heapq import merge
 from itertools import chain
 from operator import neg
-from typing import Any
+from typing import Any, Protocol
 
 from watchkeeper.store import driver
-from watchkeeper.store.driver import IN_LIST, Connection, Reads, decode, list_of, sqlite3
-from watchkeeper.store.postgres import is_postgres, was_cancelled
-from watchkeeper.store.search import postgres_index
-from watchkeeper.store.search.postgres_index import Word
-from watchkeeper.store.search.words import TOKENIZE, WordTable, indexed_text, quoted, session_word
+from watchkeeper.store.driver import IN_LIST, Connection, ConnectionReads, decode, list_of, sqlite3
+from watchkeeper.store.search.words import TOKENIZE, indexed_text, quoted, session_word
+
+# --- What an index answers ----------------------------------------------------------------------------------
+
+BATCH_MESSAGES = 500
+BATCH_CHARACTERS = 100_000
+"""A batch holds SQLite's write lock for about 5 ms: no agent notices."""
+
+LONGEST_WORD_BYTES = 2_000
+"""An index may hold a longer word by its beginning alone; searches check it on the message."""
+
+Word = tuple[str, bool]
+"""A token that must be there, and whether it may be the beginning of one."""
+
+FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
+"""What a search reads of a message `m` of an agent `a`."""
+
+Place = tuple[int, str, str, int, str, float]
+"""One row of `FOUND`."""
+
+TAIL = (
+    f"SELECT {FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
+    " CROSS JOIN sessions s ON s.id = a.session_id"
+    " WHERE m.id {} AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
+)
+"""`FOUND` and the content of messages whose ids meet a condition on ?1, of the session ?2 or of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one batch of an indexer did."""
+
+    messages: int
+    """How many it indexed."""
+    more: bool
+    """Whether there is more to do, as far as was seen."""
+
+
+class Interrupted(Exception):
+    """A statement was ended because the search must stop."""
+
+
+class Walk(Protocol):
+    """The messages of a database from the newest to the oldest: those that the index does not hold, and those
+    that it finds."""
+
+    def unindexed(self, session_id: str | None) -> Iterator[Any]:
+        """`FOUND` and the content of the messages that the index does not hold, of one session or of all."""
+
+    def places(self, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
+        """The indexed messages that hold all of the words, of one session or of all."""
+
+    def replies(self, words: Sequence[Word], session_id: str | None, stored: str) -> Iterator[Any]:
+        """As `places`, with the content: those of assistants whose stored content holds a text."""
+
+    def newest_places(self, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
+        """The newest indexed message of each session that holds all of the words; sessions that are `known` may
+        be left out. A session may come again, with an older one."""
+
+    def in_order(self, unindexed: Iterator[Any], indexed: Iterator[Any]) -> Iterator[Any]:
+        """Both, the newest first, each message once."""
+
+
+class MessageIndex(Protocol):
+    """The index of words of a database, as a connection or a transaction sees it."""
+
+    _reads: ConnectionReads
+    _connection: Connection
+
+    def __init__(self, reads: ConnectionReads) -> None:
+        self._reads = reads
+        self._connection = reads.connection
+
+    def unindexed(self) -> int:
+        """About how many messages the index does not hold yet."""
+
+    def walk(self, must_stop: Callable[[], bool], seconds: float) -> AbstractContextManager[Walk]:
+        """A walk over the messages, which ends early when `must_stop`. A statement within ends then (SQLite), or
+        after so many seconds (PostgreSQL).
+
+        Raises:
+            Interrupted: one did.
+        """
+
+    def ids_holding(
+        self, words: Sequence[Word], first: int, last: int, most: int, *, forms: Sequence[str] = ()
+    ) -> list[int]:
+        """The newest ids, at most `most`, of indexed messages between two ids that hold all of the words, and one of
+        the forms if there are any."""
+
+    def reach(self, last: int) -> tuple[int, str | None]:
+        """The last id up to `last` that the index may hold, and the condition that a message `m` is not in it; None
+        if all up to `last` are."""
+
+    def facts_holding(self, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
+        """The parameter of `driver.FACTS_FOUND`: of the facts that hold one of the pieces, or `every` one.
+
+        Args:
+            beginnings: a piece may be the beginning of a word; pieces without a letter or digit do not count.
+        """
+
+    def best_facts(self, sql: str, parameters: Sequence[Any], limit: int, pieces: Sequence[str]) -> list[Any]:
+        """The facts that hold one of the pieces, the best first: by bm25.
+
+        Args:
+            sql: ends with two parameters: how many facts at most, and that of `driver.FACTS_FOUND`. It orders them by
+                `driver.FACTS_RANK`, and the third column is their text.
+        """
+
+    def index_batch(
+        self,
+        *,
+        most_messages: int = BATCH_MESSAGES,
+        most_characters: int = BATCH_CHARACTERS,
+        lock_timeout_seconds: float = 0.0,
+    ) -> Batch:
+        """Index the next messages, in one short transaction of its own. Several processes may do so at once.
+
+        Raises:
+            sqlite3.OperationalError: another connection holds the write lock (`driver.is_busy`), the disk is
+            full, …
+        """
+
+    def index_until(self, *, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> bool:
+        """Index batch after batch until nothing is left (True), or the time is over, or the write lock is not
+        free."""
+        deadline = monotonic() + seconds
+        while True:
+            left = deadline - monotonic()
+            if left <= 0:
+                return False
+            try:
+                if not self.index_batch(lock_timeout_seconds=min(left, 1.0)).more:
+                    return True
+            except sqlite3.OperationalError as error:
+                if not driver.is_busy(error):
+                    raise
+                return False
+
+    def index_inserted(self, texts: Sequence[tuple[str, str | bytearray]]) -> None:
+        """Within the caller's own transaction: index the messages that it has just inserted, the newest of all.
+
+        For imports, which still have the texts of these messages: as `index_within`, at half the cost.
+
+        Args:
+            texts: session and `indexed_text` of each inserted message, in order.
+        """
+
+    def index_within(self, *, most_messages: int = 20_000) -> bool:
+        """Within the caller's own transaction, after what it inserted: index what waits, its messages with it.
+        For imports, which hold the write lock for longer than an indexer may. True when nothing is left; what is,
+        an indexer takes later: on PostgreSQL all.
+        """
+
+
+def match_of(pieces: Sequence[str], *, every: bool, beginnings: bool) -> str:
+    """The query of FTS5 for facts; see `MessageIndex.facts_holding`."""
+    joint = (" " if beginnings else " AND ") if every else " OR "
+    return joint.join(quoted(piece) + ("*" if beginnings else "") for piece in pieces)
+
+
+def of_session(words: Sequence[Word], session_id: str | None) -> Sequence[Word]:
+    """The words, with the one under which the session's messages are indexed."""
+    return words if session_id is None else (*words, (session_word(session_id), False))
+
 
 # --- The index of words over all messages (FTS5) ------------------------------------------------------------
 #
@@ -41,10 +201,6 @@ from watchkeeper.store.search.words import TOKENIZE, WordTable, indexed_text, qu
 
 PART_MESSAGES = 65_536
 
-BATCH_MESSAGES = 500
-BATCH_CHARACTERS = 100_000
-"""A batch holds the write lock for about 5 ms: no agent notices."""
-
 MERGED_SEGMENTS = 8
 """FTS5 merges this many segments at a time: with its own 4, every twentieth batch takes twice as long."""
 
@@ -55,31 +211,10 @@ _NEXT = (
 _PARTS = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'virtual' AND name LIKE 'messages_fts_%'"
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one batch of an indexer did."""
-
-    messages: int
-    """How many it indexed."""
-    more: bool
-    """Whether there is more to do, as far as was seen."""
-
-
 _Text = tuple[int, str, str | bytearray]
 """A message's id, its session's id or nothing, and what is indexed of it."""
 
 
-FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
-"""What a search reads of a message `m` of an agent `a`."""
-
-Place = tuple[int, str, str, int, str, float]
-"""One row of `FOUND`."""
-
-_TAIL = (
-    f"SELECT {FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"
-    " CROSS JOIN sessions s ON s.id = a.session_id"
-    " WHERE m.id {} AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
-)
 _IDS_AT_ONCE = 1000
 _PLACES_AT_ONCE = 64
 _PLACES = (
@@ -142,101 +277,42 @@ def _sessions_of_part(connection: Connection, number: int) -> list[tuple[int, st
 
 
 def indexed_through(connection: Connection) -> int:
-    """On SQLite: every message up to this id is in the index, and none above it."""
+    """Every message up to this id is in the index, and none above it."""
     row = connection.execute("SELECT indexed_through FROM message_index").fetchone()
     return int(row[0]) if row else 0
 
 
-def unindexed(connection: Connection) -> int:
-    """About how many messages the index does not hold yet (exact unless messages were deleted for good)."""
-    if is_postgres(connection):
-        return postgres_index.unindexed(connection)
-    newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
-    return max(0, int(newest) - indexed_through(connection))
-
-
-class Walk:
-    """The messages of a database from the newest to the oldest: those that the index does not hold, and those
-    that it finds. It ends early when `must_stop`."""
+class _Fts5Walk:
+    """A walk over the parts, from the newest to the oldest."""
 
     def __init__(self, connection: Connection, must_stop: Callable[[], bool]) -> None:
         self._connection = connection
         self._must_stop = must_stop
-        self._on_postgres = is_postgres(connection)
         # Before the index is asked: what is indexed meanwhile is then found in one of the two, or in both.
-        self._through = 0 if self._on_postgres else indexed_through(connection)
+        self._through = indexed_through(connection)
 
     def unindexed(self, session_id: str | None) -> Iterator[Any]:
-        """`FOUND` and the content of the messages that the index does not hold, of one session or of all."""
-        if self._on_postgres:
-            return postgres_index.waiting(self._connection, _TAIL.format("= ANY(?1)"), session_id)
-        return self._connection.execute(_TAIL.format("> ?1"), (self._through, session_id))
+        return self._connection.execute(TAIL.format("> ?1"), (self._through, session_id))
 
     def places(self, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
-        """The indexed messages that hold all of the words, of one session or of all."""
-        words = _of_session(words, session_id)
-        if self._on_postgres:
-            return postgres_index.places(self._connection, words, session_id)
+        match = _match(of_session(words, session_id))
         return chain.from_iterable(
-            self._connection.execute(_places_in_part(part), (_match(words), self._through, session_id))
+            self._connection.execute(_places_in_part(part), (match, self._through, session_id))
             for part in self._parts()
         )
 
     def replies(self, words: Sequence[Word], session_id: str | None, stored: str) -> Iterator[Any]:
-        """As `places`, with the content: those of assistants whose stored content holds a text."""
-        words = _of_session(words, session_id)
-        if self._on_postgres:
-            return postgres_index.replies(self._connection, words, session_id, stored)
+        match = _match(of_session(words, session_id))
         return chain.from_iterable(
-            self._connection.execute(
-                _replies_in_part(part), (_match(words), self._through, session_id, stored)
-            )
+            self._connection.execute(_replies_in_part(part), (match, self._through, session_id, stored))
             for part in self._parts()
         )
 
     def newest_places(self, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
-        """The newest indexed message of each session that holds all of the words; sessions that are `known` may
-        be left out. A session may come again, with an older one."""
-        if self._on_postgres:
-            return postgres_index.newest_places(self._connection, words)
         return chain.from_iterable(self._newest_in(part, words, known) for part in self._parts())
 
     def in_order(self, unindexed: Iterator[Any], indexed: Iterator[Any]) -> Iterator[Any]:
-        """Both, the newest first, each message once."""
-        if not self._on_postgres:
-            yield from chain(unindexed, indexed)  # all of the index is older
-            return
-        last = None
-        for place in merge(unindexed, indexed, key=lambda one: -int(one[0])):
-            if place[0] != last:
-                yield place
-            last = place[0]
-
-    @contextmanager
-    def interruptible(self, seconds: float) -> Iterator[None]:
-        """Within, a statement ends when the walk must stop (SQLite), or after so long (PostgreSQL).
-
-        Raises:
-            Interrupted: one did.
-        """
-        limits: AbstractContextManager[None] = (
-            postgres_index.within(self._connection, seconds) if self._on_postgres else self._progress()
-        )
-        try:
-            with limits:
-                yield
-        except sqlite3.OperationalError as error:
-            if was_cancelled(error) or (self._must_stop() and "interrupt" in str(error)):
-                raise Interrupted from error
-            raise
-
-    @contextmanager
-    def _progress(self) -> Iterator[None]:
-        self._connection.set_progress_handler(lambda: int(self._must_stop()), 1000)
-        try:
-            yield
-        finally:
-            self._connection.set_progress_handler(None, 0)
+        return chain(unindexed, indexed)  # all of the index is older
 
     def _parts(self) -> Iterator[int]:
         for number in parts(self._connection):
@@ -303,149 +379,94 @@ def _first_of_each(
     return found
 
 
-def _of_session(words: Sequence[Word], session_id: str | None) -> Sequence[Word]:
-    return words if session_id is None else (*words, (session_word(session_id), False))
+class Fts5Index(MessageIndex):
+    """The index of a file."""
 
+    def unindexed(self) -> int:
+        # Exact unless messages were deleted for good.
+        newest = self._connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
+        return max(0, int(newest) - indexed_through(self._connection))
 
-class Interrupted(Exception):
-    """A statement was ended because the search must stop."""
-
-
-def ids_holding(reads: Reads, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
-    """The newest ids, at most `most`, of indexed messages between two ids that hold all of the words."""
-    if is_postgres(reads):
-        return postgres_index.ids(reads, words, first, last, most)
-    found: list[int] = []
-    match = _match(words)
-    for part in range(last // PART_MESSAGES, first // PART_MESSAGES - 1, -1):
-        if len(found) < most:
-            rows = reads.all(f"{_ids_in_part(part)} LIMIT ?", (match, last, most - len(found)))
-            found += [row[0] for row in rows if row[0] >= first]
-    return found
-
-
-def reach(reads: Reads, last: int) -> tuple[int, str | None]:
-    """The last id up to `last` that the index may hold, and the condition that a message `m` is not in it; None
-    if all up to `last` are."""
-    if is_postgres(reads):
-        return last, "m.id IN (SELECT id FROM messages_unindexed)"
-    through = int(reads.one("SELECT indexed_through FROM message_index")[0])
-    return min(last, through), f"m.id > {through:d}" if last > through else None
-
-
-def facts_holding(reads: Reads, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
-    """The parameter of `driver.FACTS_FOUND`: of the facts that hold one of the pieces, or `every` one.
-
-    Args:
-        beginnings: a piece may be the beginning of a word; pieces without a letter or digit do not count.
-    """
-    joint = (" " if beginnings else " AND ") if every else " OR "
-    match = joint.join(quoted(piece) + ("*" if beginnings else "") for piece in pieces)
-    if not is_postgres(reads):
-        return match
-    return postgres_index.facts_holding(reads, match, pieces, every=every, beginnings=beginnings)
-
-
-def ranked_facts(pieces: Sequence[str], rows: Sequence[Any]) -> list[Any]:
-    """Rows of facts on PostgreSQL, with the text in the third column, the best first: by bm25 among these."""
-    table = WordTable(stems=True)
-    try:
-        match = " OR ".join(map(quoted, pieces))
-        order = table.matching([(at, row[2]) for at, row in enumerate(rows)], match, ranked=True)
-    finally:
-        table.close()
-    return [rows[at] for at in order]
-
-
-def index_batch(
-    connection: Connection,
-    *,
-    most_messages: int = BATCH_MESSAGES,
-    most_characters: int = BATCH_CHARACTERS,
-    lock_timeout_seconds: float = 0.0,
-) -> Batch:
-    """Index the next messages, in one short transaction of its own. Several processes may do so at once.
-
-    Reading and decoding happen before the write lock is taken; what changed meanwhile is then seen, and
-    nothing done.
-
-    Raises:
-        sqlite3.OperationalError: another connection holds the write lock (`driver.is_busy`), the disk is
-        full, …
-    """
-    if is_postgres(connection):
-        batch = postgres_index.index_batch(
-            connection, most_messages=most_messages, most_characters=most_characters
-        )
-        return Batch(*batch)
-    began_at = _state(connection)
-    texts, more = _next_texts(connection, began_at[0], most_messages, most_characters)
-    removed = connection.execute("SELECT EXISTS (SELECT 1 FROM messages_fts_removed)").fetchone()[0]
-    if not texts and not removed:
-        return Batch(0, more=False)
-    with driver.writing(connection, "message_index", timeout_seconds=lock_timeout_seconds):
-        if _state(connection) != began_at:
-            return Batch(0, more=True)
-        left = _drop_removed(connection, above=began_at[0], most=most_messages)
-        if texts:
-            _add(connection, texts)
-    return Batch(len(texts), more=left or more)
-
-
-def index_until(
-    connection: Connection, *, seconds: float, monotonic: Callable[[], float] = time.monotonic
-) -> bool:
-    """Index batch after batch until nothing is left (True), or the time is over, or the write lock is not
-    free."""
-    deadline = monotonic() + seconds
-    while True:
-        left = deadline - monotonic()
-        if left <= 0:
-            return False
+    @contextmanager
+    def walk(self, must_stop: Callable[[], bool], seconds: float) -> Iterator[Walk]:
+        walk = _Fts5Walk(self._connection, must_stop)
+        self._connection.set_progress_handler(lambda: int(must_stop()), 1000)
         try:
-            if not index_batch(connection, lock_timeout_seconds=min(left, 1.0)).more:
-                return True
+            yield walk
         except sqlite3.OperationalError as error:
-            if not driver.is_busy(error):
-                raise
-            return False
+            if must_stop() and "interrupt" in str(error):
+                raise Interrupted from error
+            raise
+        finally:
+            self._connection.set_progress_handler(None, 0)
 
+    def ids_holding(
+        self, words: Sequence[Word], first: int, last: int, most: int, *, forms: Sequence[str] = ()
+    ) -> list[int]:
+        found: list[int] = []
+        one_of = f"({' OR '.join(map(quoted, forms))})" if forms else ""
+        match = " AND ".join(filter(None, (one_of, _match(words))))
+        for part in range(last // PART_MESSAGES, first // PART_MESSAGES - 1, -1):
+            if len(found) < most:
+                rows = self._reads.all(f"{_ids_in_part(part)} LIMIT ?", (match, last, most - len(found)))
+                found += [row[0] for row in rows if row[0] >= first]
+        return found
 
-def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | bytearray]]) -> None:
-    """Within the caller's own transaction: index the messages that it has just inserted, the newest of all.
+    def reach(self, last: int) -> tuple[int, str | None]:
+        through = int(self._reads.one("SELECT indexed_through FROM message_index")[0])
+        return min(last, through), f"m.id > {through:d}" if last > through else None
 
-    For imports, which still have the texts of these messages: as `index_within`, at half the cost.
+    def facts_holding(self, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
+        return match_of(pieces, every=every, beginnings=beginnings)
 
-    Args:
-        texts: session and `indexed_text` of each inserted message, in order.
-    """
-    if is_postgres(connection):
-        return  # triggers note them for an indexer
-    newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
-    through, _ = _state(connection)
-    if newest - len(texts) != through:
-        index_within(connection)  # others wait in front of them
-    elif texts:
-        _drop_removed(connection, above=through, most=0)
-        _add(
-            connection,
-            [(through + place, session_id, text) for place, (session_id, text) in enumerate(texts, 1)],
-        )
+    def best_facts(self, sql: str, parameters: Sequence[Any], limit: int, pieces: Sequence[str]) -> list[Any]:
+        found: list[Any] = self._reads.all(sql, (*parameters, limit, self.facts_holding(pieces, every=False)))
+        return found
 
+    def index_batch(
+        self,
+        *,
+        most_messages: int = BATCH_MESSAGES,
+        most_characters: int = BATCH_CHARACTERS,
+        lock_timeout_seconds: float = 0.0,
+    ) -> Batch:
+        # Reading and decoding happen before the write lock is taken; what changed meanwhile is then seen, and
+        # nothing done.
+        connection = self._connection
+        began_at = _state(connection)
+        texts, more = _next_texts(connection, began_at[0], most_messages, most_characters)
+        removed = connection.execute("SELECT EXISTS (SELECT 1 FROM messages_fts_removed)").fetchone()[0]
+        if not texts and not removed:
+            return Batch(0, more=False)
+        with driver.writing(connection, "message_index", timeout_seconds=lock_timeout_seconds):
+            if _state(connection) != began_at:
+                return Batch(0, more=True)
+            left = _drop_removed(connection, above=began_at[0], most=most_messages)
+            if texts:
+                _add(connection, texts)
+        return Batch(len(texts), more=left or more)
 
-def index_within(connection: Connection, *, most_messages: int = 20_000) -> bool:
-    """Within the caller's own transaction, after what it inserted: index what waits, its messages with it.
-    For imports, which hold the write lock for longer than an indexer may. True when nothing is left; what is,
-    an indexer takes later: on PostgreSQL all.
-    """
-    if is_postgres(connection):
-        return False
-    through, _ = _state(connection)
-    texts, more = _next_texts(connection, through, most_messages, 32_000_000)
-    if texts:
-        _drop_removed(connection, above=through, most=0)
-        _add(connection, texts)
-    return not more
+    def index_inserted(self, texts: Sequence[tuple[str, str | bytearray]]) -> None:
+        connection = self._connection
+        newest = connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
+        through, _ = _state(connection)
+        if newest - len(texts) != through:
+            self.index_within()  # others wait in front of them
+        elif texts:
+            _drop_removed(connection, above=through, most=0)
+            _add(
+                connection,
+                [(through + place, session_id, text) for place, (session_id, text) in enumerate(texts, 1)],
+            )
+
+    def index_within(self, *, most_messages: int = 20_000) -> bool:
+        connection = self._connection
+        through, _ = _state(connection)
+        texts, more = _next_texts(connection, through, most_messages, 32_000_000)
+        if texts:
+            _drop_removed(connection, above=through, most=0)
+            _add(connection, texts)
+        return not more
 
 
 def _state(connection: Connection) -> tuple[int, int]:

@@ -21,22 +21,21 @@ from typing import Any
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.states import SessionStatus
-from watchkeeper.records.usage_limits import UsageLimit, session_limit
 from watchkeeper.store.driver import (
     FACTS_FOUND,
     IN_LIST,
     Connection,
-    Queries,
+    Reads,
     contains,
     decode,
     encode,
     list_of,
     plain,
 )
-from watchkeeper.store.imports import PARTIAL
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.names import TASK_NAME
-from watchkeeper.store.search.index import Interrupted, Place, Walk, facts_holding
-from watchkeeper.store.search.postgres_index import LONGEST_WORD_BYTES, Word
+from watchkeeper.store.projection import CountedSession, sessions
+from watchkeeper.store.search.index import LONGEST_WORD_BYTES, Interrupted, Place, Walk, Word
 from watchkeeper.store.search.words import WordTable, cjk, quoted, words_of
 
 PREFIX_LETTERS = 3
@@ -183,12 +182,16 @@ def fold(text: str) -> str:
     """`text` without case and accents, character for character, so that places in it are places in `text`."""
     if text.isascii():
         return text.lower()
-    folded = _NOT_ASCII.sub(lambda run: "".join(map(_folded, run[0])), text)
-    lower = folded.lower()
-    return lower if len(lower) == len(text) else "".join(map(_folded, text))
+    # Marks, arrows and boxes, of which a text may hold thousands, mostly remain as they are.
+    data = text.encode("utf-8", "surrogatepass").lower()
+    folded = data.decode("utf-8", "surrogatepass")
+    for character in set(data.translate(None, _ASCII).decode("utf-8", "surrogatepass")):
+        if (base := _folded(character)) != character:
+            folded = folded.replace(character, base)
+    return folded
 
 
-_NOT_ASCII = re.compile("[^\x00-\x7f]+")
+_ASCII = bytes(range(128))
 
 
 @lru_cache(maxsize=4096)
@@ -515,9 +518,9 @@ class _Search:
     @contextmanager
     def _interruptible(self) -> Iterator[Walk]:
         """Within, a statement of the connection ends when the search must stop."""
-        walk = Walk(self._connection, self._must_stop)
+        seconds = self._deadline - self._monotonic()
         try:
-            with walk.interruptible(self._deadline - self._monotonic()):
+            with index_of(self._connection).walk(self._must_stop, seconds) as walk:
                 yield walk
         except Interrupted:
             self.stopped = self.stopped or Stopped.DEADLINE
@@ -593,7 +596,9 @@ def parse_filters(search: str) -> Filters:
     before = ""
     for typed in typed_words(search)[:MOST_WORDS]:
         if not typed.quoted and before in (*_KEYS, "cost") and typed.text[:1] in ("<", ">", "=", ":"):
-            raise BadInput(f"{before} {typed.text}: a filter has no blanks, as cost>1 and state:paused")
+            raise BadInput(
+                f"{before} {typed.text}: a filter cannot contain spaces, as in cost>1 and state:paused"
+            )
         before = "" if typed.quoted else typed.text.lower()
         match = None if typed.quoted else _FILTER.fullmatch(typed.text)
         name = (match[1] or "").lower() if match else ""
@@ -662,10 +667,10 @@ def _check_filter(text: str) -> None:
     if found is None:
         return
     key, value = found[1].lower(), found[3]
-    advice = f'put it in quotation marks to search for the words: "{text}"'
+    advice = f'put it in quotes to search for the words: "{text}"'
     if key == "cost":
         if not _FILTER.fullmatch(text):
-            raise BadInput(f"{text}: cost takes an amount in USD, as cost>1 or cost<0.5; {advice}")
+            raise BadInput(f"{text}: cost takes an amount in USD, as in cost>1 or cost<0.5; {advice}")
     elif key == "compacted":
         raise BadInput(f"{text}: compacted takes no value; {advice}")
     elif found[2] and key not in _KEYS:
@@ -676,14 +681,14 @@ def _check_filter(text: str) -> None:
         if not value:
             raise BadInput(f"{text} needs a value, as in {key}:{_EXAMPLES.get(key, 'x')}; {advice}")
         if key == "state" and value.lower() not in _KNOWN_STATES:
-            raise BadInput(f"{text}: there is no such state; there are {', '.join(_KNOWN_STATES)}; {advice}")
+            raise BadInput(f"{text}: unknown state; use {', '.join(_KNOWN_STATES)}; {advice}")
         if key in ("since", "before") and _day(value) is None:
-            raise BadInput(f"{text}: {key} takes a day, as {key}:2026-11-01; {advice}")
+            raise BadInput(f"{text}: {key} requires a date, such as {key}:2026-11-01; {advice}")
     elif len(key) < _SHORTEST_SLIP or value[:1] in ("", ":", "/"):
         return  # a word before a colon, a name of C++, an address
     elif alike := difflib.get_close_matches(key, (*_KEYS, "cost"), n=1, cutoff=_ALIKE):
         raise BadInput(
-            f"{text}: there is no filter {key}, perhaps {alike[0]} is meant; there are {_FILTERS}; {advice}"
+            f"{text}: unknown filter {key}; did you mean {alike[0]}? Filters: {_FILTERS}; {advice}"
         )
 
 
@@ -697,81 +702,8 @@ def _day(text: str) -> float | None:
 # --- Rows of the session list, newest first, filtered by words ----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHead:
-    """The names and the state of a session. Texts are hostile until sanitised."""
-
-    id: str
-    goal: str
-    title: str | None
-    workspace: str
-    model: str
-    origin: str
-    tags: str
-    status: str
-    status_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLine(SessionHead):
-    """One session as the list shows it."""
-
-    created_at: float
-    last_active: float
-    ended_at: float | None
-    hosted_seconds: float
-    tokens: int
-    cost_usd: float | None
-    unpriced_calls: int
-    agents: int
-    compactions: int
-    cost_estimated: bool
-    """Some of the cost comes from an estimated price or from estimated tokens."""
-    parked_until: float | None = None
-    parked_reason: str | None = None
-    working: int = 0
-    """How many agents are at work, or wait for an answer."""
-    partial: int = 0
-    """1 if tokens and cost are lower bounds: logs are missing, or show calls that they do not count."""
-
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether the cost leaves something out."""
-        return bool(self.unpriced_calls or self.partial)
-
-    @property
-    def limit(self) -> UsageLimit | None:
-        """The usage limit that stops the session."""
-        return session_limit(
-            self.status, self.status_reason, self.last_active, self.parked_until, self.parked_reason
-        )
-
-
-COST_ESTIMATED = (
-    "EXISTS (SELECT 1 FROM model_calls c WHERE c.session_id = s.id AND c.cost_usd IS NOT NULL"
-    " AND (c.price_status = 'estimated' OR c.usage_exact = 0))"
-)
-"""Whether some of the cost of the session `s` comes from an estimated price or from estimated tokens."""
-
-PARKED = (
-    "(SELECT min(a.parked_until) FROM agents a WHERE a.session_id = s.id AND a.status = 'parked') AS parked_until,"
-    " (SELECT a.status_reason FROM agents a WHERE a.session_id = s.id AND a.status = 'parked'"
-    " ORDER BY a.parked_until LIMIT 1) AS parked_reason"
-)
-"""Until when a usage limit stops the agent of the session `s` that is parked the shortest, and why."""
-
-_SELECT = (
-    "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"
-    " s.created_at, s.last_active, s.ended_at, s.hosted_seconds,"
-    " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.cost_usd,"
-    " s.unpriced_calls,"
-    " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
-    " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
-    f" {COST_ESTIMATED}, {PARKED},"
-    " (SELECT count(*) FROM agents a WHERE a.session_id = s.id AND a.status IN ('working', 'waiting')),"
-    f" {PARTIAL} FROM sessions s"
-)
-
+GOAL_CHARACTERS = 500
+"""As much of a goal as a list shows."""
 
 _NAMES = (
     " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND lower(t.name || ' ' || t.title) LIKE ? ESCAPE '\\')"
@@ -789,13 +721,13 @@ ORDERS = {
 
 
 def list_sessions(
-    connection: Connection,
+    reads: Reads,
     search: str = "",
     limit: int = 1000,
     *,
     order: str = "last active",
     also: Collection[str] = (),
-) -> tuple[SessionLine, ...]:
+) -> tuple[CountedSession, ...]:
     """At most `limit` sessions that pass the filters of `search` and hold its other words; no deleted ones.
 
     The words are looked for, as parts of words too, in goal, title, id, workspace, model, tags and state, in
@@ -818,15 +750,17 @@ def list_sessions(
         values += [pattern, pattern, pattern]
         if terms:
             clause += f" OR s.id IN (SELECT f.session_id FROM facts f {FACTS_FOUND} ?)"
-            values.append(facts_holding(Queries(connection), terms, every=True, beginnings=True))
+            values.append(index_of(reads).facts_holding(terms, every=True, beginnings=True))
         clauses.append(f"({clause})")
     found = f"({' AND '.join(clauses)})" if clauses else ""
     if found and also:
         found = f"({found} OR s.id {IN_LIST})"
         values.append(list_of(sorted(also)))
     where = " AND ".join([*([found] if found else []), *filters.clauses])
-    rows = connection.execute(f"{_SELECT} WHERE {where}{ORDERS[order]}", (*values, *filters.values, limit))
-    return tuple(SessionLine(*row) for row in rows)
+    return sessions(
+        reads, f"{where}{ORDERS[order]}", (*values, *filters.values, limit),
+        kind=CountedSession, goal_characters=GOAL_CHARACTERS,
+    )  # fmt: skip
 
 
 # --- One session at a glance ----------------------------------------------------------------------------------

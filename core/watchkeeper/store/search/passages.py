@@ -7,13 +7,14 @@ does not hold yet, as any search finds them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import IN_LIST, Queries, Reads, decode, list_of
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.place import Place
-from watchkeeper.store.search.index import ids_holding, reach
 from watchkeeper.store.search.messages import PREFIX_LETTERS, Query, Term, fold
 from watchkeeper.store.search.words import WordTable, cjk, session_word, words_of
 
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 NEWEST_MESSAGES = 20_000
 """So many messages of a session are searched by vectors, and so many that the index does not hold by words."""
 
-MOST_HOLDERS = 3_000
+MOST_HOLDERS = 2_000
 """A search looks at the newest messages alone for a word that more messages hold, which says little of any."""
+
+ASKED_TOKENS = 4
+"""The index is asked for the longest tokens of a piece alone, mostly the rarest: each common one costs a long list."""
 
 
 def _newest(agent_id: str | None) -> str:
@@ -71,9 +75,16 @@ class Holders:
         return Holders({**self.of, **found}, {**self.counts, **counts}, self.size)
 
 
-def holders(reads: Reads, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> Holders:
-    """The messages that hold, for each piece, all of its words, the last of which may be a beginning from four
-    letters on.
+def holders(
+    reads: Reads,
+    session_id: str,
+    pieces: Sequence[str],
+    forms: Mapping[str, Sequence[str]],
+    *,
+    agent_id: str | None = None,
+) -> Holders:
+    """The messages that hold, for each piece, one of its `forms`; or, where it has none, its words, the longest of
+    them; a word alone may be a beginning from four letters on.
 
     The index says so of the messages that it holds; the newer ones are read. It knows no places, so words of
     one piece may stand apart. `agent_id`: `size` and the unindexed messages are this agent's; the others are
@@ -91,14 +102,12 @@ def holders(reads: Reads, session_id: str, pieces: Sequence[str], *, agent_id: s
     )
     if not size:
         return Holders({}, {}, 0)
-    through, not_indexed = reach(reads, last)
-    table = WordTable()
-    try:
+    index = index_of(reads)
+    through, not_indexed = index.reach(last)
+    with closing(WordTable()) as table:
         tokens = dict(zip(pieces, table.tokens_of(pieces), strict=True))
-    finally:
-        table.close()
     found: dict[str, list[int]] = {piece: [] for piece in pieces if tokens[piece]}
-    begins = {piece: _may_begin_a_word(tokens[piece][-1]) for piece in found}
+    begins = {piece: _may_begin_a_word(tokens[piece]) for piece in found}
     if not_indexed is not None:
         _find_unindexed(_unindexed(reads, not_indexed, of_agent, bound), tokens, found)
     # Where no other session's messages are in between, its word would only be one more long list to go through.
@@ -106,8 +115,13 @@ def holders(reads: Reads, session_id: str, pieces: Sequence[str], *, agent_id: s
     of_session = () if alone else ((session_word(session_id), False),)
     for piece, ids in found.items():
         if len(ids) < MOST_HOLDERS:
-            words = Query((Term(piece, tuple(tokens[piece]), begins[piece]),)).for_index()
-            ids += ids_holding(reads, (*words, *of_session), first, through, MOST_HOLDERS - len(ids))
+            one_of = forms.get(piece, ())
+            asked = tokens[piece]
+            if not begins[piece]:
+                asked = sorted(set(asked), key=lambda token: (-len(token), token))[:ASKED_TOKENS]
+            words = () if one_of else Query((Term(piece, tuple(asked), begins[piece]),)).for_index()
+            room = MOST_HOLDERS - len(ids)
+            ids += index.ids_holding((*words, *of_session), first, through, room, forms=one_of)
             ids[:] = sorted(set(ids), reverse=True)
     counts = {
         piece: len(ids) if len(ids) < MOST_HOLDERS else size * len(ids) // (last - ids[-1] + 1)
@@ -138,9 +152,10 @@ def _find_unindexed(
                         waiting.append(word)
 
 
-def _may_begin_a_word(token: str) -> bool:
-    """Too many words begin with two or three letters to say anything, or to be found quickly."""
-    return len(token) > PREFIX_LETTERS or cjk(token)
+def _may_begin_a_word(tokens: Sequence[str]) -> bool:
+    """Whether the last may be the beginning of a word. Too many begin with two or three letters to say anything, or to
+    be found quickly; beside other tokens it says little."""
+    return cjk(tokens[-1]) or (len(tokens) == 1 and len(tokens[0]) > PREFIX_LETTERS)
 
 
 def _unindexed(
@@ -230,7 +245,7 @@ def load_extension(connection: Connection) -> None:
 
     Raises:
         ImportError: it is not installed.
-        AttributeError: this SQLite cannot load extensions.
+        AttributeError: this SQLite build cannot load extensions.
     """
     import sqlite_vec
 

@@ -11,17 +11,31 @@ A row whose words are too many for one `tsvector` stays there, marked `unfit`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from heapq import merge
 from itertools import islice
 from typing import Any
 
-from watchkeeper.store.driver import Connection, Reads, decode, encode, list_of, plain
+from watchkeeper.store.driver import Connection, decode, encode, list_of, plain, sqlite3
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.search.index import (
+    BATCH_CHARACTERS,
+    BATCH_MESSAGES,
+    LONGEST_WORD_BYTES,
+    TAIL,
+    Batch,
+    Interrupted,
+    MessageIndex,
+    Place,
+    Walk,
+    Word,
+    match_of,
+    of_session,
+)
 from watchkeeper.store.search.words import WordLists, WordTable, indexed_text, session_word
 
-LONGEST_WORD_BYTES = 2_000
-"""A longer word is indexed by its beginning (PostgreSQL takes 2,046 bytes); searches check it on the message."""
+# `LONGEST_WORD_BYTES`: PostgreSQL takes 2,046 bytes of a word.
 MOST_BYTES = 1_000_000
 """A `tsvector` holds a little more than this of words."""
 MOST_PLACES = 16_383
@@ -97,32 +111,6 @@ _NEXT_FACTS = (
 )
 
 
-def index_batch(connection: Connection, *, most_messages: int, most_characters: int) -> tuple[int, bool]:
-    """Index the next messages and facts, in one transaction; returns how many messages, and whether there is more.
-
-    Several processes may do so at once: each takes rows that no other has.
-    """
-    connection.execute("BEGIN")
-    try:
-        connection.execute(_PATIENT)
-        indexed, more = _index_messages(connection, most_messages, most_characters)
-        more = _index_facts(connection) or more
-        reach("message_index.before_commit")
-        connection.execute("COMMIT")
-        reach("message_index.after_commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return indexed, more
-
-
-def unindexed(connection: Connection) -> int:
-    """How many messages wait for an indexer."""
-    row = connection.execute("SELECT count(*) FROM messages_unindexed WHERE unfit = 0").fetchone()
-    return int(row[0])
-
-
 def _index_messages(connection: Connection, most_messages: int, most_characters: int) -> tuple[int, bool]:
     noted = connection.execute(_NEXT, (most_messages,)).fetchall()
     ids: list[int] = []
@@ -135,11 +123,8 @@ def _index_messages(connection: Connection, most_messages: int, most_characters:
     if not ids:
         return 0, False
     rows = connection.execute(_CONTENTS, (list_of(ids),)).fetchall()
-    table = WordLists()
-    try:
+    with closing(WordLists()) as table:
         words = table.words_of([indexed_text(decode(row[2])) for row in rows])
-    finally:
-        table.close()
     made, unfit = [], []
     for (message_id, session_id, _), each in zip(rows, words, strict=True):
         lexemes = {_lexeme(word) for word in each}
@@ -160,11 +145,8 @@ def _index_facts(connection: Connection) -> bool:
     rows = connection.execute(_NEXT_FACTS, (FACTS_AT_ONCE,)).fetchall()
     if not rows:
         return False
-    table = WordTable(stems=True)
-    try:
+    with closing(WordTable(stems=True)) as table:
         tokens = table.tokens_of([row[1] for row in rows])
-    finally:
-        table.close()
     made, unfit = [], []
     for (fact_id, _), each in zip(rows, tokens, strict=True):
         places: dict[str, list[int]] = {}
@@ -190,10 +172,10 @@ def _settle(connection: Connection, kind: str, made: Sequence[int], unfit: Seque
         connection.execute(f"UPDATE {kind}_unindexed SET unfit = 1 WHERE id = ANY(?)", (list_of(unfit),))
 
 
-# --- Searching --------------------------------------------------------------------------------------------------
+# --- The index ------------------------------------------------------------------------------------------------
 
-Word = tuple[str, bool]
-"""A token that must be there, and whether it may be the beginning of one."""
+RANKED_FACTS = 2_000
+"""So many of the newest facts that hold a word are ranked."""
 
 _PLACES = (
     "SELECT w.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at, s.deleted_at IS NULL AND s.id IS NOT NULL"
@@ -202,114 +184,159 @@ _PLACES = (
 )
 
 
-def places(connection: Connection, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
-    """The indexed messages that hold the words, the newest first; without those of deleted sessions."""
-    for row in _paged(connection, "wk_messages_with", words):
-        if session_id is None or row[1] == session_id:
-            yield row
+class _PostgresWalk:
+    """A walk over ranges of ids, from the newest to the oldest."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def unindexed(self, session_id: str | None) -> Iterator[Any]:
+        among = (
+            " JOIN messages m ON m.id = u.id JOIN agents a ON a.id = m.agent_id WHERE a.session_id = ?"
+            if session_id is not None
+            else ""
+        )
+        sql = f"SELECT u.id FROM messages_unindexed u{among} ORDER BY u.id DESC"
+        bound = (session_id,) if session_id is not None else ()
+        numbers = [row[0] for row in self._connection.execute(sql, bound)]
+        for at in range(0, len(numbers), WAITING_AT_ONCE):
+            some = list_of(numbers[at : at + WAITING_AT_ONCE])
+            yield from self._connection.execute(TAIL.format("= ANY(?1)"), (some, session_id))
+
+    def places(self, words: Sequence[Word], session_id: str | None) -> Iterator[Any]:
+        for row in self._paged("wk_messages_with", of_session(words, session_id)):
+            if session_id is None or row[1] == session_id:
+                yield row
+
+    def replies(self, words: Sequence[Word], session_id: str | None, stored: str) -> Iterator[Any]:
+        found = (place for place in self.places(words, session_id) if place[4] == "assistant")
+        sql = "SELECT id, content FROM messages WHERE id = ANY(?) AND strpos(content, ?) > 0"
+        while some := {place[0]: place for place in islice(found, WAITING_AT_ONCE)}:
+            contents = dict(map(tuple, self._connection.execute(sql, (list_of(list(some)), stored))))
+            yield from ((*place, contents[number]) for number, place in some.items() if number in contents)
+
+    def newest_places(self, words: Sequence[Word], known: set[str]) -> Iterator[Place]:
+        return self._paged("wk_newest_with", words)
+
+    def in_order(self, unindexed: Iterator[Any], indexed: Iterator[Any]) -> Iterator[Any]:
+        last = None
+        for place in merge(unindexed, indexed, key=lambda one: -int(one[0])):
+            if place[0] != last:
+                yield place
+            last = place[0]
+
+    def _paged(self, function: str, words: Sequence[Word]) -> Iterator[Any]:
+        """The places of messages that hold the words, the newest first; without those of deleted sessions."""
+        query, sql, run = _query(words), _PLACES.format(function=function), self._connection.execute
+        newest, width, most = (
+            run("SELECT max(id) FROM message_words").fetchone()[0],
+            FIRST_RANGE,
+            FIRST_PAGE,
+        )
+        through = newest or 0
+        while through > 0:
+            above, page = through - width, through
+            while True:
+                rows = run(sql, (query, above, page, most)).fetchall()
+                for row in rows:
+                    if row[6]:
+                        yield tuple(row)[:6]
+                if len(rows) < most:
+                    break
+                page, most = rows[-1][0] - 1, min(4 * most, LAST_PAGE)
+            through, width = above, min(8 * width, max(LAST_RANGE, newest // MOST_RANGES))
 
 
-def replies(
-    connection: Connection, words: Sequence[Word], session_id: str | None, stored: str
-) -> Iterator[Any]:
-    """As `places`, with the content: those of assistants whose stored content holds a text."""
-    found = (place for place in places(connection, words, session_id) if place[4] == "assistant")
-    sql = "SELECT id, content FROM messages WHERE id = ANY(?) AND strpos(content, ?) > 0"
-    while some := {place[0]: place for place in islice(found, WAITING_AT_ONCE)}:
-        contents = dict(map(tuple, connection.execute(sql, (list_of(list(some)), stored))))
-        yield from ((*place, contents[number]) for number, place in some.items() if number in contents)
+class PostgresIndex(MessageIndex):
+    """The index of a database on a server."""
 
+    def unindexed(self) -> int:
+        row = self._connection.execute("SELECT count(*) FROM messages_unindexed WHERE unfit = 0").fetchone()
+        return int(row[0])
 
-def newest_places(connection: Connection, words: Sequence[Word]) -> Iterator[Any]:
-    """The newest indexed message of each session that holds the words, the newest first; a session may come
-    again, with an older one."""
-    return _paged(connection, "wk_newest_with", words)
+    @contextmanager
+    def walk(self, must_stop: Callable[[], bool], seconds: float) -> Iterator[Walk]:
+        walk, limit = _PostgresWalk(self._connection), "SELECT set_config('statement_timeout', ?, false)"
+        if self._connection.in_transaction:
+            yield walk  # a statement that is ended would end the transaction
+            return
+        self._connection.execute(limit, (str(max(1, min(int(1000 * seconds), 1 << 30))),))
+        try:
+            yield walk
+        except sqlite3.OperationalError as error:
+            if type(error.__cause__).__name__ == "QueryCanceled":
+                raise Interrupted from error
+            raise
+        finally:
+            self._connection.execute(limit, ("0",))
 
+    def ids_holding(
+        self, words: Sequence[Word], first: int, last: int, most: int, *, forms: Sequence[str] = ()
+    ) -> list[int]:
+        one_of = f"({' | '.join(_query([(form, False)]) for form in forms)})" if forms else ""
+        rows = self._reads.all(
+            "SELECT w.id FROM wk_messages_with(CAST(? AS tsquery), ?, ?, ?) AS w (id) ORDER BY w.id DESC",
+            (" & ".join(filter(None, (one_of, _query(words)))), first - 1, last, most),
+        )
+        return [row[0] for row in rows]
 
-def _paged(connection: Connection, function: str, words: Sequence[Word]) -> Iterator[Any]:
-    query, sql = _query(words), _PLACES.format(function=function)
-    newest, width, most = (
-        connection.execute("SELECT max(id) FROM message_words").fetchone()[0],
-        FIRST_RANGE,
-        FIRST_PAGE,
-    )
-    through = newest or 0
-    while through > 0:
-        above, page = through - width, through
-        while True:
-            rows = connection.execute(sql, (query, above, page, most)).fetchall()
-            for row in rows:
-                if row[6]:
-                    yield tuple(row)[:6]
-            if len(rows) < most:
-                break
-            page, most = rows[-1][0] - 1, min(4 * most, LAST_PAGE)
-        through, width = above, min(8 * width, max(LAST_RANGE, newest // MOST_RANGES))
+    def reach(self, last: int) -> tuple[int, str | None]:
+        return last, "m.id IN (SELECT id FROM messages_unindexed)"
 
+    def facts_holding(self, pieces: Sequence[str], *, every: bool, beginnings: bool = False) -> str:
+        # The parameter of `wk_facts_with`: the words, and the ids of the facts that are not indexed and hold them.
+        rows = self._reads.all("SELECT f.id, f.text FROM facts_unindexed u JOIN facts f ON f.id = u.id")
+        with closing(WordTable(stems=True)) as table:
+            tokens = table.tokens_of(pieces)
+            match = match_of(pieces, every=every, beginnings=beginnings)
+            matching = table.matching([(row[0], plain(row[1])) for row in rows], match) if rows else []
+        phrases = []
+        for each in tokens:
+            lexemes = [_quoted(_lexeme(token)) for token in each]
+            if lexemes:
+                lexemes[-1] += ":*" if beginnings else ""
+                phrases.append(f"({' <-> '.join(lexemes)})")
+        # As FTS5 has it: `AND` with nothing finds nothing.
+        nothing = every and not beginnings and len(phrases) < len(pieces)
+        words = "" if nothing else (" & " if every else " | ").join(phrases)
+        return encode({"words": words, "ids": matching})
 
-def ids(reads: Reads, words: Sequence[Word], first: int, last: int, most: int) -> list[int]:
-    """The newest `most` ids of indexed messages that hold the words, between two ids."""
-    rows = reads.all(
-        "SELECT w.id FROM wk_messages_with(CAST(? AS tsquery), ?, ?, ?) AS w (id) ORDER BY w.id DESC",
-        (_query(words), first - 1, last, most),
-    )
-    return [row[0] for row in rows]
+    def best_facts(self, sql: str, parameters: Sequence[Any], limit: int, pieces: Sequence[str]) -> list[Any]:
+        match = self.facts_holding(pieces, every=False)
+        rows = self._reads.all(sql, (*parameters, max(limit, RANKED_FACTS), match))
+        with closing(WordTable(stems=True)) as table:
+            texts = [(at, row[2]) for at, row in enumerate(rows)]
+            order = table.matching(texts, match_of(pieces, every=False, beginnings=False), ranked=True)
+        return [rows[at] for at in order[:limit]]
 
+    def index_batch(
+        self,
+        *,
+        most_messages: int = BATCH_MESSAGES,
+        most_characters: int = BATCH_CHARACTERS,
+        lock_timeout_seconds: float = 0.0,
+    ) -> Batch:
+        # Messages and facts, in one transaction; each process takes rows that no other has.
+        connection = self._connection
+        connection.execute("BEGIN")
+        try:
+            connection.execute(_PATIENT)
+            indexed, more = _index_messages(connection, most_messages, most_characters)
+            more = _index_facts(connection) or more
+            reach("message_index.before_commit")
+            connection.execute("COMMIT")
+            reach("message_index.after_commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return Batch(indexed, more)
 
-def waiting(connection: Connection, tail: str, session_id: str | None) -> Iterator[Any]:
-    """The messages that are not indexed, the newest first.
+    def index_inserted(self, texts: Sequence[tuple[str, str | bytearray]]) -> None:
+        """Nothing: triggers note them for an indexer."""
 
-    Args:
-        tail: the query of some of them: ids as ?1, the session or null as ?2.
-    """
-    of_session = (
-        " JOIN messages m ON m.id = u.id JOIN agents a ON a.id = m.agent_id WHERE a.session_id = ?"
-        if session_id is not None
-        else ""
-    )
-    sql = f"SELECT u.id FROM messages_unindexed u{of_session} ORDER BY u.id DESC"
-    numbers = [row[0] for row in connection.execute(sql, (session_id,) if session_id is not None else ())]
-    for at in range(0, len(numbers), WAITING_AT_ONCE):
-        yield from connection.execute(tail, (list_of(numbers[at : at + WAITING_AT_ONCE]), session_id))
-
-
-@contextmanager
-def within(connection: Connection, seconds: float) -> Iterator[None]:
-    """Within, the server ends each statement after so long; not in a transaction, which would fail with it."""
-    if connection.in_transaction:
-        yield
-        return
-    limit = "SELECT set_config('statement_timeout', ?, false)"
-    connection.execute(limit, (str(max(1, min(int(1000 * seconds), 1 << 30))),))
-    try:
-        yield
-    finally:
-        connection.execute(limit, ("0",))
-
-
-def facts_holding(reads: Reads, match: str, pieces: Sequence[str], *, every: bool, beginnings: bool) -> str:
-    """The parameter of `wk_facts_with`: the words, and the ids of the facts that are not indexed and hold them.
-
-    Args:
-        match: the same as a query of FTS5.
-    """
-    rows = reads.all("SELECT f.id, f.text FROM facts_unindexed u JOIN facts f ON f.id = u.id")
-    table = WordTable(stems=True)
-    try:
-        tokens = table.tokens_of(pieces)
-        matching = table.matching([(row[0], plain(row[1])) for row in rows], match) if rows else []
-    finally:
-        table.close()
-    phrases = []
-    for each in tokens:
-        lexemes = [_quoted(_lexeme(token)) for token in each]
-        if lexemes:
-            lexemes[-1] += ":*" if beginnings else ""
-            phrases.append(f"({' <-> '.join(lexemes)})")
-    # As FTS5 has it: `AND` with nothing finds nothing.
-    nothing = every and not beginnings and len(phrases) < len(pieces)
-    words = "" if nothing else (" & " if every else " | ").join(phrases)
-    return encode({"words": words, "ids": matching})
+    def index_within(self, *, most_messages: int = 20_000) -> bool:
+        return False
 
 
 def _query(words: Sequence[Word]) -> str:

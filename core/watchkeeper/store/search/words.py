@@ -317,3 +317,54 @@ class WordLists:
 
     def close(self) -> None:
         self._connection.close()
+
+
+class Stems:
+    """The stems of words, as SQLite's porter tokenizer makes them."""
+
+    def __init__(self) -> None:
+        self._connection: Any = sqlite3.connect(":memory:", check_same_thread=False)
+        run = self._connection.execute
+        run("CREATE VIRTUAL TABLE words USING fts5(word, tokenize='porter unicode61 remove_diacritics 2')")
+        run("CREATE VIRTUAL TABLE stems USING fts5vocab(words, 'instance')")
+        self._known: dict[str, str] = {}
+
+    def of(self, words: Sequence[str]) -> dict[str, str]:
+        """The stem of each word; a word that is none, itself."""
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        if new:
+            run = self._connection.execute
+            run("DELETE FROM words")
+            self._connection.executemany(
+                "INSERT INTO words (rowid, word) VALUES (?, ?)",
+                [(at, plain(word)) for at, word in enumerate(new)],
+            )
+            self._known |= dict(zip(new, new, strict=True))
+            for at, stem in run("SELECT doc, term FROM stems"):
+                self._known[new[at]] = stem
+        return self._known
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+_ENDINGS = (
+    "", "e", "s", "es", "ed", "ing", "er", "ion", "ions", "ation", "ations", "ate", "ates", "ated", "ating", "ment", "ly",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def forms_of(word: str) -> tuple[str, ...]:
+    """The words that may have the stem of a folded word, itself among them: `parse`, `parses`, `parsing`; none of what
+    has no stem. An index of words is asked for them instead of for the stem, which it does not hold."""
+    if not (word.isascii() and word.isalpha()):
+        return ()
+    stems = Stems()
+    try:
+        stem = stems.of([word])[word]
+        bases = {"e": (stem[:-1],), "i": (stem, stem[:-1] + "y")}.get(stem[-1], (stem, stem + stem[-1]))
+        made = [base + ending for base in bases for ending in _ENDINGS]
+        known = stems.of(made)
+        return tuple(dict.fromkeys([*(one for one in made if known[one] == stem), word]))
+    finally:
+        stems.close()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from msgspec import Struct, convert, field, to_builtins
 
+from watchkeeper.records.text import one_line
 from watchkeeper.records.usage import modifiers_of, reported_calls, searches_of, token_counts
-from watchkeeper.transcripts.reading import no_record
+from watchkeeper.store.names import described
 from watchkeeper.transcripts.records import (
     GUESSED,
     MADE_UP,
@@ -43,6 +44,7 @@ from watchkeeper.transcripts.records import (
     distinct_items,
     id_of,
     list_of,
+    no_record,
     object_of,
     parse,
     parser,
@@ -86,7 +88,58 @@ def teammate(name: str | None, prompt: str | None) -> str | None:
 def teammate_of(record: dict[str, Any], meta: dict[str, Any]) -> str | None:
     """The teammate whose log begins with that record; None if it is not a teammate's log."""
     prompt = _PROMPT.fullmatch(text_of(object_of(record.get("message")).get("content")) or "")
-    return teammate(text_of(meta.get("agentType")) or text_of(meta.get("name")), prompt and prompt["prompt"])
+    return teammate(text_of(meta.get("name")) or text_of(meta.get("agentType")), prompt and prompt["prompt"])
+
+
+def _name_and_role(meta: dict[str, Any], *, is_teammate: bool) -> tuple[str | None, str | None]:
+    """What an agent is called by its `.meta.json`: a teammate by its own name before what it is to do."""
+    name, kind = text_of(meta.get("name")), text_of(meta.get("agentType"))
+    description = text_of(meta.get("description"))
+    if not (is_teammate or meta.get("taskKind") == TEAMMATE):
+        return description or name, kind
+    name = name or kind
+    role = text_of(meta.get("customAgentType")) or (kind if kind != name else None)
+    return described(name or "", description or "") or None, role or "teammate"
+
+
+# Workflows: scripts that the program runs in the background, with agents of their own.
+#
+# A run has a folder, `<session>/subagents/workflows/<run>/`, with the logs of its agents and a journal: `started` and
+# `result` for each agent, without times; from 2.1.28x on with the agent's label and phase, which its `.meta.json` has as
+# well. When the run ends, `<session>/workflows/<run>.json` tells all of it at once; before, that alone named labels and
+# phases. The result of the call that started it names the run and its task, and a notification of that task tells its
+# end. They come in any order, and each may be missing.
+
+RUN_TOOL = "Workflow"
+TEAMMATE = "in_process_teammate"
+_RUN_ID = re.compile(r"\bwf_[0-9A-Za-z-]{1,80}")
+_SCRIPT_NAME = re.compile(r"""\bname\s*:\s*(["'`])(?P<name>[^"'`\n]{1,200})\1""")
+RUNS_KEPT = 100
+
+
+def run_key(run: str) -> str:
+    """The key of a workflow's run."""
+    return f"workflow:{run}"
+
+
+def place_in_run(run: str, phase: str | None, at: float | None, found: list[Record]) -> str:
+    """Key of what an agent of a run is below: the run, or its phase; both are added."""
+    key = run_key(run)
+    found.append(ImportedAgent(key, at=at, unit="workflow run"))
+    if phase is None:
+        return key
+    below = f"{key}/{phase}"
+    found.append(ImportedAgent(below, key, name=phase, at=at, unit="workflow phase"))
+    return below
+
+
+def run_of(path: Path) -> str:
+    """The run to whose folder a file belongs; empty for others."""
+    parts = path.parts
+    for place in range(len(parts) - 3, 0, -1):
+        if parts[place - 1 : place + 1] == ("subagents", "workflows"):
+            return parts[place + 1]
+    return ""
 
 
 # Rewinds: the person went back and said something else. Records are chained by `parentUuid`, so two prompts
@@ -205,6 +258,11 @@ _NOTIFICATION = re.compile(
     r"(?P<head>.*?)(?:<result>|</(?P=form)-notification>|\Z)",
     re.DOTALL,
 )
+_IN_BACKGROUND = re.compile(r"Command running in background with ID: (?P<task>[\w-]{1,80})")
+_STOPPING_TOOLS = frozenset({"TaskStop", "KillShell", "KillBash"})
+_SHELLS = frozenset({"Bash", "PowerShell"})
+RETURNED_NOTHING = "it returned nothing to its workflow"
+NAME_CHARS = 60
 _AGENT_ID = re.compile(r"a[0-9a-f]{6,}")
 """An agent's id among those of tasks; commands, monitors and workflows have others."""
 _TAG = re.compile(
@@ -241,6 +299,10 @@ class AgentIndex(Struct):
     roles: dict[str, str] = {}
     stops: dict[str, str] = {}
     """Calls that stop a task, and wait for their result → the task."""
+    launches: dict[str, list[str]] = {}
+    """Calls that start a workflow or a command, and wait for their result → caller and name."""
+    tasks: dict[str, str] = {}
+    """Task in the background, and the call that started it → the workflow or command."""
 
     def of(self, record: dict[str, Any], at: float | None, found: list[Record], prompt: Any = None) -> str:
         """Key of the agent whose record it is; adds an `ImportedAgent` where a chain begins."""
@@ -287,12 +349,63 @@ class AgentIndex(Struct):
     def spawning(self, agent: str, call_id: str, arguments: dict[str, Any]) -> None:
         """A call that starts an agent was made."""
         prompt = arguments.get("prompt")
-        name = text_of(arguments.get("description")) or text_of(arguments.get("name")) or ""
+        name = described(text_of(arguments.get("name")) or "", text_of(arguments.get("description")) or "")
         role = text_of(arguments.get("subagent_type")) or ""
         self.calls[call_id] = [
             agent, _digest(prompt), name, role, "", prompt if isinstance(prompt, str) else "",
         ]  # fmt: skip
         _trim(self.calls, CALLS_KEPT)
+
+    def launching(self, agent: str, call_id: str, name: str) -> None:
+        """A call was made that starts a workflow, or a command that may go on in the background."""
+        self.launches[call_id] = [agent, name]
+        _trim(self.launches, CALLS_KEPT)
+
+    def launched(
+        self,
+        agent: str,
+        call_id: str,
+        outcome: dict[str, Any],
+        said: str,
+        failed: bool,
+        at: float | None,
+        found: list[Record],
+    ) -> None:
+        """Such a call has its result: a run, or a task in the background."""
+        caller, name = self.launches.pop(call_id, (agent, ""))
+        run = text_of(outcome.get("runId")) if outcome.get("taskType") in (None, "local_workflow") else None
+        if run is None and (named := _RUN_ID.search(said)) is not None:
+            run = named[0]
+        task = text_of(outcome.get("backgroundTaskId")) or ""
+        if not task and (shell := _IN_BACKGROUND.match(said)) is not None:
+            task = shell["task"]
+        if task:
+            key = f"command:{task}"
+            found.append(
+                ImportedAgent(
+                    key, caller, call_id, name or None, at=at, status="working", unit="background command"
+                )
+            )
+        elif run is not None and len(run) <= REASON_CHARS:
+            key, task = run_key(run), text_of(outcome.get("taskId")) or ""
+            running = not failed and (outcome.get("status") in _RUNNING or outcome.get("status") is None)
+            told = text_of(outcome.get("workflowName")) or name or None
+            status: Any = (
+                "working" if running else "failed" if failed else _ENDED.get(str(outcome.get("status")))
+            )
+            found.append(
+                ImportedAgent(
+                    key, caller, call_id, told, goal=text_of(outcome.get("summary")), at=at, status=status,
+                    ended=status != "working" and status is not None, unit="workflow run",
+                )
+            )  # fmt: skip
+        else:
+            return
+        for each in (call_id, task):
+            if each:
+                self.tasks.pop(each, None)
+                self.tasks[each] = key
+        _trim(self.tasks, CALLS_KEPT)
 
     def _join(self, child: str, call_id: str) -> None:
         self.joined[child] = call_id
@@ -331,7 +444,7 @@ class AgentIndex(Struct):
         """A call has its result: which agent it started, and whether that one is done."""
         if (task := self.stops.pop(call_id, None)) is not None and not failed:
             found.append(
-                ImportedAgent(task, at=at, status="cancelled", reason="stopped by its lead", ended=True)
+                ImportedAgent(task, at=at, status="cancelled", reason="stopped by the lead agent", ended=True)
             )
         call = self.calls.get(call_id)
         child, prompt = text_of(outcome.get("agentId")), text_of(outcome.get("prompt"))
@@ -369,11 +482,17 @@ class AgentIndex(Struct):
 
     def outcome_of_background(self, outcome: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """The state of background agents was asked for, and some have ended."""
+        shell = self.tasks.get(text_of(outcome.get("shellId")) or "")
+        if shell is not None and (ended := _ENDED.get(str(outcome.get("status")))) is not None:
+            found.append(ImportedAgent(shell, at=at, status=ended, ended=True))
         if "task" not in outcome and "retrieval_status" not in outcome:
             return
         task = object_of(outcome.get("task"))
         ended = _ENDED.get(str(task.get("status"))) if task.get("task_type") == "local_agent" else None
-        if (child := text_of(task.get("task_id"))) and ended:
+        if (unit := self.tasks.get(text_of(task.get("task_id")) or "")) is not None:
+            if (ended := _ENDED.get(str(task.get("status")))) is not None:
+                found.append(ImportedAgent(unit, at=at, status=ended, ended=True))
+        elif (child := text_of(task.get("task_id"))) and ended:
             found.append(
                 ImportedAgent(child, name=text_of(task.get("description")), at=at, status=ended, ended=True)
             )
@@ -387,7 +506,7 @@ class AgentIndex(Struct):
     def notified(self, text: str, at: float | None, found: list[Record]) -> bool:
         """The program tells the agent of this file that a task in the background has ended; whether it does.
 
-        Not every task is an agent: commands and workflows have such ends as well.
+        Not every task is an agent: commands and workflows have such ends as well, monitors others.
         """
         said = notification(text)
         if said is None:
@@ -397,7 +516,8 @@ class AgentIndex(Struct):
         call = self.calls.get(call_id)
         # An agent below another one may be reported here, where its call is not known.
         is_agent = task in self.joined or "agent-id" in said or _AGENT_ID.fullmatch(task) is not None
-        child = task if is_agent else call[4] if call is not None else ""
+        unit = self.tasks.get(task) or self.tasks.get(call_id)
+        child = unit or (task if is_agent else call[4] if call is not None else "")
         if child and ended is not None:
             reason = None if ended == "done" else said.get("summary") or None
             found.append(ImportedAgent(child, at=at, status=ended, reason=reason, ended=True))
@@ -409,6 +529,15 @@ class AgentIndex(Struct):
         self.roles[agent] = role
         _trim(self.roles, CALLS_KEPT)
         return not known
+
+
+def _name_of_run(arguments: dict[str, Any]) -> str:
+    """What a call of `Workflow` calls the run: its own name, that of its script, or what it is for."""
+    script = text_of(arguments.get("script"))
+    named = _SCRIPT_NAME.search(script[:4_000]) if script is not None else None
+    path = text_of(arguments.get("scriptPath"))
+    name = text_of(arguments.get("name")) or (named and named["name"]) or (path and Path(path).stem)
+    return one_line(name or text_of(arguments.get("description")) or "", NAME_CHARS)
 
 
 def _reported(outcome: dict[str, Any]) -> ReportedTotals | None:
@@ -564,7 +693,8 @@ CONVERSATION = frozenset({"user", "assistant", "system", "summary", "custom-titl
 HOUSEKEEPING = frozenset(
     {
         "agent-name", "agent-setting", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
-        "content-replacement", "cost-state", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode", "pr-link",
+        "content-replacement", "cost-state", "file-history-snapshot", "frame-link", "last-prompt", "launched", "mode",
+        "permission-mode", "pr-link",
         "queue-operation", "relocated", "result", "saved_hook_context", "speculation-accept", "started", "tag", "teleported-from",
         "worktree-state",
     }
@@ -599,7 +729,8 @@ LoggedMessage = _fields("LoggedMessage", "id", "model", "content", "stop_reason"
 
 ToolOutcomeFields = _fields(
     "ToolOutcomeFields", "agentId", "totalDurationMs", "totalTokens", "totalToolUseCount", "name", "isAsync", "status",
-    "success", "description", "prompt", "task", "agents", "retrieval_status",
+    "success", "description", "prompt", "task", "agents", "retrieval_status", "backgroundTaskId", "shellId", "runId",
+    "taskId", "taskType", "workflowName", "summary",
 )  # fmt: skip
 """What a call's result, in the program's own form, says of agents and tasks."""
 
@@ -612,14 +743,14 @@ Said = _fields("Said", "type", "requestId", "timestamp", message=Reply | str | N
 News = _fields("News", "type", "agentId", "prompt", message=Said | str | None)
 """The content of a `progress` record."""
 
-Attachment = _fields("Attachment", "type", "prompt")
-"""What goes with a prompt."""
+Attachment = _fields("Attachment", "type", "prompt", "content", "hookName", "hookEvent", "blockingError")
+"""What goes with a prompt, or what a hook told the model."""
 
 Entry = _fields(
     "Entry", "type", "subtype", "uuid", "parentUuid", "timestamp", "cwd", "version", "forkedFrom", "isSidechain", "agentId",
     "attributionAgent", "requestId", "isMeta", "isCompactSummary", "isApiErrorMessage", "isAbortedMidStream",
     "toolDenialKind", "sourceToolUseID", "parentToolUseID", "compactMetadata", "microcompactMetadata", "content", "error",
-    "apiRefusalExplanation", "summary", "aiTitle", "customTitle", "operation", "result",
+    "apiRefusalExplanation", "summary", "aiTitle", "customTitle", "operation", "result", "label", "phase",
     message=LoggedMessage | None,
     toolUseResult=ToolOutcomeFields | list[Any] | str | int | float | bool | None,
     data=News | None,
@@ -733,7 +864,7 @@ def _model_ref(model: str | None) -> str:
 
 # Reading one log, line by line.
 #
-# What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one
+# What is known of the format is in docs/log-formats.md. A line is one record: one content block of a reply, one
 # user message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to,
 # so that what a compaction dropped is still in it.
 
@@ -762,6 +893,8 @@ class ClaudeReader(Struct, dict=True):
     """The file is that of a fork that the program made for a task of its own."""
     is_journal: bool = False
     """The file is the journal of a workflow."""
+    run: str = ""
+    """The run of a workflow to which the file belongs."""
     meta: dict[str, Any] = {}
     """The `.meta.json` beside a sub-agent's file."""
     opened: bool = False
@@ -799,21 +932,7 @@ class ClaudeReader(Struct, dict=True):
         found: list[Record] = []
         if not (self.opened and self.workspace_known):
             self._open(record, found)
-        kind = record.get("type")
-        if kind == "assistant":
-            self._assistant(record, found)
-        elif kind == "user":
-            self.unnamed = []
-            self._user(record, found)
-        elif kind == "system":
-            self.unnamed = []
-            self._system(record, found)
-        elif kind == "progress":
-            self._progress(record, found)
-        elif isinstance(kind, str) and kind in _TITLES:
-            self._title(kind, record, found)
-        else:
-            self._other(kind, record, found)
+        _handler_of(record)(self, record, found)
         self.branches.note(record, self.owner, found)
         return found
 
@@ -827,11 +946,12 @@ class ClaudeReader(Struct, dict=True):
         found.append(Session(self.session, workspace, None, text_of(record.get("version")), origin, at))
         if not self.opened and self.owner != MAIN:
             meta = self.meta
-            role = text_of(meta.get("agentType")) or text_of(record.get("attributionAgent"))
-            name = text_of(meta.get("description")) or text_of(meta.get("name"))
-            found.append(
-                ImportedAgent(self.owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at)
-            )
+            name, role = _name_and_role(meta, is_teammate=self.owner.startswith("teammate:"))
+            call_id, parent = text_of(meta.get("toolUseId")), text_of(meta.get("parentAgentId"))
+            if self.run and call_id is None and parent is None:
+                parent = place_in_run(self.run, text_of(meta.get("workflowPhase")), at, found)
+            role = role or text_of(record.get("attributionAgent"))
+            found.append(ImportedAgent(self.owner, parent, call_id, name, role, at=at))
         self.opened = True
         self.workspace_known = workspace is not None
 
@@ -870,7 +990,7 @@ class ClaudeReader(Struct, dict=True):
                 # Such a fork is made for one reply, which no other record reports.
                 found.append(ImportedAgent(agent, at=at, status="done", ended=True))
         if record.get("isAbortedMidStream") is True:
-            found.append(Failure(agent, "interrupted", "the reply was broken off", at))
+            found.append(Failure(agent, "interrupted", "the reply was interrupted", at))
         for place, block in enumerate(content if isinstance(content, list) else ()):
             if isinstance(block, dict) and block.get("type") == "tool_use":
                 self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
@@ -897,9 +1017,16 @@ class ClaudeReader(Struct, dict=True):
             return
         if name in SPAWNING_TOOLS:
             self.agents.spawning(agent, call_id, arguments)
-        elif name == "TaskStop" and (task := text_of(arguments.get("task_id"))) and _AGENT_ID.fullmatch(task):
-            self.agents.stops[call_id] = task
-            _trim(self.agents.stops, CALLS_KEPT)
+        elif name in _STOPPING_TOOLS:
+            task = text_of(arguments.get("task_id")) or text_of(arguments.get("shell_id")) or ""
+            if (unit := self.agents.tasks.get(task)) is not None or _AGENT_ID.fullmatch(task):
+                self.agents.stops[call_id] = unit or task
+                _trim(self.agents.stops, CALLS_KEPT)
+        elif name == RUN_TOOL:
+            self.agents.launching(agent, call_id, _name_of_run(arguments))
+        elif name in _SHELLS:
+            line = text_of(arguments.get("description")) or text_of(arguments.get("command")) or ""
+            self.agents.launching(agent, call_id, one_line(line, NAME_CHARS))
         else:
             self.plans.called(name, call_id, arguments, at)
 
@@ -919,6 +1046,7 @@ class ClaudeReader(Struct, dict=True):
     # What the user said, and results.
 
     def _user(self, record: dict[str, Any], found: list[Record]) -> None:
+        self.unnamed = []
         content = object_of(record.get("message")).get("content")
         if not isinstance(content, list | str):
             found.append(Raw("user", "a message without content"))
@@ -976,6 +1104,8 @@ class ClaudeReader(Struct, dict=True):
             denied=denied or said.startswith(_INTERRUPTED),
             reason=said[:REASON_CHARS],
         )
+        if call_id in self.agents.launches:
+            self.agents.launched(agent, call_id, answer, said, failed, at, found)
         if failed or _says_refused(outcome):
             self.plans.refused(call_id)
         else:
@@ -983,41 +1113,54 @@ class ClaudeReader(Struct, dict=True):
 
     # Notes of the program.
 
-    def _system(self, record: dict[str, Any], found: list[Record]) -> None:
+    def _note(self, record: dict[str, Any], found: list[Record]) -> tuple[str, str, float | None]:
+        """Agent, id and time of a note of the program."""
+        self.unnamed = []
         at = seconds(record.get("timestamp"))
+        uid = _uid(record) or self._place_of(f"system/{record.get('subtype')}", at, record.get("content"))
+        return self.agents.of(record, at, found), uid, at
+
+    def _compacted(self, record: dict[str, Any], found: list[Record]) -> None:
+        agent, uid, at = self._note(record, found)
+        self.compacted = agent
+        if agent == self.owner:
+            self.branches.compacted()
+        found.append(_compaction(agent, uid, record, at))
+
+    def _microcompacted(self, record: dict[str, Any], found: list[Record]) -> None:
+        agent, uid, at = self._note(record, found)
+        found.append(_microcompaction(agent, uid, record, at))
+
+    def _failed(self, record: dict[str, Any], found: list[Record]) -> None:
+        agent, uid, at = self._note(record, found)
+        is_retried = record.get("subtype") == "api_error"
+        found.append(Failure(agent, "retry" if is_retried else "error", _error_text(record), at, uid))
+
+    def _refused(self, record: dict[str, Any], found: list[Record]) -> None:
+        agent, uid, at = self._note(record, found)
+        text = text_of(record.get("apiRefusalExplanation")) or text_of(record.get("content")) or "refused"
+        found.append(Failure(agent, "refused", text, at, uid))
+
+    def _other_note(self, record: dict[str, Any], found: list[Record]) -> None:
+        self._note(record, found)
         subtype = record.get("subtype")
-        uid = _uid(record) or self._place_of(f"system/{subtype}", at, record.get("content"))
-        agent = self.agents.of(record, at, found)
-        if subtype == "compact_boundary":
-            self.compacted = agent
-            if agent == self.owner:
-                self.branches.compacted()
-            found.append(_compaction(agent, uid, record, at))
-        elif subtype == "microcompact_boundary":
-            found.append(_microcompaction(agent, uid, record, at))
-        elif subtype == "api_error":
-            found.append(Failure(agent, "retry", _error_text(record), at, uid))
-        elif subtype == "error":
-            found.append(Failure(agent, "error", _error_text(record), at, uid))
-        elif subtype in ("api_refusal", "model_refusal_fallback"):
-            text = text_of(record.get("apiRefusalExplanation")) or text_of(record.get("content")) or "refused"
-            found.append(Failure(agent, "refused", text, at, uid))
-        else:
-            named = subtype if isinstance(subtype, str) else "?"
-            found.append(Raw(f"system/{named}", _NOT_FOR_US))
+        found.append(Raw(f"system/{subtype if isinstance(subtype, str) else '?'}", _NOT_FOR_US))
 
     def _progress(self, record: dict[str, Any], found: list[Record]) -> None:
+        self.agents.of(record, seconds(record.get("timestamp")), found)
+        kind = text_of(object_of(record.get("data")).get("type"))
+        found.append(Raw(f"progress/{kind or '?'}", _NOT_FOR_US))
+
+    def _agent_progress(self, record: dict[str, Any], found: list[Record]) -> None:
         """What an agent does meanwhile is in its own log as well. Here it tells which call started it, and
         what its replies used, which counts once with what its own log tells of them: that log may be
         missing."""
         at = seconds(record.get("timestamp"))
         agent = self.agents.of(record, at, found)
         news = object_of(record.get("data"))
-        kind = text_of(news.get("type"))
-        if kind == "agent_progress":
-            self.agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
-            self._used(news, at, found)
-        found.append(Raw(f"progress/{kind or '?'}", _NOT_FOR_US))
+        self.agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
+        self._used(news, at, found)
+        found.append(Raw("progress/agent_progress", _NOT_FOR_US))
 
     def _used(self, news: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """What a sub-agent's reply used, by the progress that tells of it."""
@@ -1035,53 +1178,85 @@ class ClaudeReader(Struct, dict=True):
                 child, key, model, usage, reply.get("stop_reason"), when, request
             )
 
-    def _title(self, kind: str, record: dict[str, Any], found: list[Record]) -> None:
+    def _title(self, record: dict[str, Any], found: list[Record]) -> None:
+        kind = str(record.get("type"))
         name, rank = _TITLES[kind]
         title = text_of(record.get(name))
         if title is None:
             found.append(Raw(kind, "a title without text"))
         elif rank < self.title_rank or self.owner != MAIN:
-            found.append(Raw(kind, "another title goes before it"))
+            found.append(Raw(kind, "another title has priority"))
         else:
             self.title_rank = rank
             found.append(Session(self.session, title=title))
 
-    def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
-        at = seconds(record.get("timestamp"))
-        agent = self.agents.of(record, at, found)  # the chain goes through it
-        if isinstance(kind, str) and (kind in HOUSEKEEPING or kind.startswith("api-request")):
-            if kind == "queue-operation":
-                self._queued(agent, record, at, found)
-                return
-            if kind == "result" and self.is_journal and (child := id_of(record.get("agentId"))):
-                # The journal of a workflow: this agent has returned a result to the script.
+    def _returned(self, record: dict[str, Any], found: list[Record]) -> None:
+        """The journal of a workflow: an agent has returned a result to the script. One that failed, or that a person
+        skipped, has returned null."""
+        self.agents.of(record, seconds(record.get("timestamp")), found)
+        if self.is_journal and (child := id_of(record.get("agentId"))):
+            if "result" in record and record["result"] is None:
+                found.append(ImportedAgent(child, status="failed", reason=RETURNED_NOTHING, ended=True))
+            else:
                 found.append(ImportedAgent(child, status="done", ended=True))
-            detail = object_of(record.get("attachment"))
-            inner, prompt = text_of(detail.get("type")), detail.get("prompt")
-            if inner == "queued_command" and prompt and isinstance(prompt, str | list):
-                # What was typed while a turn ran reaches the model like this.
-                text = _plain(prompt)
-                if self.agents.notified(text, at, found):
-                    found.append(Raw(f"{kind}/{inner}", _NOT_FOR_US))
-                elif self.queue.was_said(text):
-                    beside = [each for each in list_of(prompt) if object_of(each).get("type") != "text"]
-                    if beside:  # an image that goes with the words
-                        uid = _uid(record) or self._place_of("queued", at, prompt)
-                        found.append(ImportedMessage(agent, uid, "user", beside, at))
-                    else:
-                        found.append(Skipped("repeats a prompt that was typed while a turn ran"))
-                else:
-                    uid = _uid(record) or self._place_of("queued", at, prompt)
-                    found.append(ImportedMessage(agent, uid, "user", prompt, at))
-                return
-            found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
-        elif isinstance(kind, str) and kind not in CONVERSATION:
-            found.append(Raw(kind[:80], "unknown record type"))
-        else:
-            found.append(Raw("?", "a record without a type"))
+        found.append(Raw("result", _NOT_FOR_US))
 
-    def _queued(self, agent: str, record: dict[str, Any], at: float | None, found: list[Record]) -> None:
+    def _begun(self, record: dict[str, Any], found: list[Record]) -> None:
+        """The journal of a workflow: the run, or one of its agents, began."""
+        at = seconds(record.get("timestamp"))
+        self.agents.of(record, at, found)
+        kind, child = str(record.get("type")), id_of(record.get("agentId"))
+        if self.is_journal and self.run:
+            below = place_in_run(self.run, text_of(record.get("phase")), at, found)
+            if kind == "started" and child:
+                found.append(ImportedAgent(child, below, name=text_of(record.get("label")), at=at))
+        found.append(Raw(kind, _NOT_FOR_US))
+
+    def _typed_meanwhile(self, record: dict[str, Any], found: list[Record]) -> None:
+        """What was typed while a turn ran reaches the model like this."""
+        at = seconds(record.get("timestamp"))
+        agent = self.agents.of(record, at, found)
+        prompt = object_of(record.get("attachment")).get("prompt")
+        if not prompt or not isinstance(prompt, str | list):
+            found.append(Raw("attachment/queued_command", _NOT_FOR_US))
+            return
+        text = _plain(prompt)
+        if self.agents.notified(text, at, found):
+            found.append(Raw("attachment/queued_command", _NOT_FOR_US))
+            return
+        beside: Any = prompt
+        if self.queue.was_said(text):
+            beside = [each for each in list_of(prompt) if object_of(each).get("type") != "text"]
+            if not beside:
+                found.append(Skipped("repeats a prompt typed during a turn"))
+                return
+            # An image goes with the words.
+        uid = _uid(record) or self._place_of("queued", at, prompt)
+        found.append(ImportedMessage(agent, uid, "user", beside, at))
+
+    def _hook_said(self, record: dict[str, Any], found: list[Record]) -> None:
+        """What a hook of a tool, or of the end of a turn, told the model: a compile error, a rule. What one said at the
+        start of a session or of a prompt stands before the person's words, and is kept as it is."""
+        at, attachment = seconds(record.get("timestamp")), object_of(record.get("attachment"))
+        agent = self.agents.of(record, at, found)
+        blocking = attachment.get("blockingError")
+        told = object_of(blocking).get("blockingError") or blocking or attachment.get("content")
+        text = "\n".join(
+            each for each in (told if isinstance(told, list) else [told]) if isinstance(each, str)
+        ).strip()
+        event = str(attachment.get("hookEvent"))
+        if not text or not ("Tool" in event or "Stop" in event):
+            found.append(Raw(f"attachment/{attachment.get('type')}", _NOT_FOR_US))
+            return
+        uid = _uid(record) or self._place_of("hook", at, told)
+        name = str(attachment.get("hookName") or event)[:80].replace("<", "").replace(">", "")
+        words = f"<hook-output>\n{name}: {text.replace('</hook-output>', '')}\n</hook-output>"
+        found.append(ImportedMessage(agent, uid, "user", words, at))
+
+    def _queued(self, record: dict[str, Any], found: list[Record]) -> None:
         """The queue of what was typed while a turn ran, and of notifications."""
+        at = seconds(record.get("timestamp"))
+        agent = self.agents.of(record, at, found)
         operation, content = record.get("operation"), record.get("content")
         text = content if isinstance(content, str) else _plain(content)
         if operation == "enqueue":
@@ -1092,6 +1267,133 @@ class ClaudeReader(Struct, dict=True):
             found.append(ImportedMessage(agent, uid, "user", said, at))
         else:
             found.append(Raw("queue-operation", _NOT_FOR_US))
+
+    def _known(self, record: dict[str, Any], found: list[Record]) -> None:
+        self.agents.of(record, seconds(record.get("timestamp")), found)  # the chain goes through it
+        kind, inner = str(record.get("type")), text_of(object_of(record.get("attachment")).get("type"))
+        found.append(Raw(f"{kind}/{inner}" if inner else kind, _NOT_FOR_US))
+
+    def _unknown(self, record: dict[str, Any], found: list[Record]) -> None:
+        self.agents.of(record, seconds(record.get("timestamp")), found)  # the chain goes through it
+        kind = record.get("type")
+        if isinstance(kind, str):
+            found.append(Raw(kind[:80], "unknown record type"))
+        else:
+            found.append(Raw("?", "a record without a type"))
+
+
+# The summary of a workflow's run: one document, written when it ends.
+
+LONGEST_SUMMARY = 64 << 20
+_AGENT_STATES: dict[str, Any] = {"done": "done", "error": "failed"}
+
+
+def is_summary(path: Path) -> bool:
+    """Whether a file is the summary of a workflow's run, by its name: `<session>/workflows/<run>.json`."""
+    return path.suffix == ".json" and path.parent.name == "workflows" and path.name.startswith("wf_")
+
+
+class RunSummaryReader:
+    """A `PullReader` of the summary of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pull(self) -> Iterator[tuple[int, bytes, list[Record]]]:
+        with self._path.open("rb") as file:
+            data = file.read(LONGEST_SUMMARY + 1)
+        session = Session(self._path.parent.parent.name)
+        told = parse(data) if len(data) <= LONGEST_SUMMARY else None
+        if told is None:  # half of it is written, or it is too long
+            yield 1, data[:REASON_CHARS], [session, Raw("workflow", "incomplete document")]
+        else:
+            yield 1, data, [session, *self._records(told)]
+
+    def save(self) -> dict[str, Any]:
+        return {}
+
+    def _records(self, told: dict[str, Any]) -> Iterator[Record]:
+        key, error = run_key(self._path.stem), text_of(told.get("error"))
+        began, ended = seconds(told.get("startTime")), seconds(told.get("timestamp"))
+        name, goal = text_of(told.get("workflowName")), text_of(told.get("summary"))
+        yield ImportedAgent(key, name=name, goal=goal, at=began, unit="workflow run")
+        said = told.get("status")
+        status: Any = ("failed" if error else "done") if said is None else _ENDED.get(str(said))
+        if status is not None:
+            reason = error and error[:REASON_CHARS]
+            yield ImportedAgent(key, at=ended, status=status, reason=reason, ended=True, unit="workflow run")
+        progress = [each for each in list_of(told.get("workflowProgress")) if isinstance(each, dict)]
+        titles = {
+            index: title
+            for each in progress
+            if each.get("type") == "workflow_phase"
+            and isinstance(index := each.get("index"), int)
+            and (title := text_of(each.get("title")))
+        }
+        for each in progress:
+            child = id_of(each.get("agentId")) if each.get("type") == "workflow_agent" else None
+            if child is None:
+                continue
+            index = each.get("phaseIndex")
+            phase = text_of(each.get("phaseTitle")) or (titles.get(index) if isinstance(index, int) else None)
+            found: list[Record] = []
+            below = place_in_run(self._path.stem, phase, seconds(each.get("startedAt")), found)
+            yield from found
+            state = _AGENT_STATES.get(str(each.get("state")))
+            why = text_of(each.get("error")) or (RETURNED_NOTHING if state == "failed" else None)
+            yield ImportedAgent(
+                child, below, name=text_of(each.get("label")), at=seconds(each.get("startedAt")), status=state,
+                reason=why and why[:REASON_CHARS], ended=state is not None,
+                reported=_reported({
+                    "totalTokens": each.get("tokens"), "totalDurationMs": each.get("durationMs"),
+                    "totalToolUseCount": each.get("toolCalls"),
+                }),
+            )  # fmt: skip
+
+
+_Handler = Callable[[ClaudeReader, dict[str, Any], list[Record]], None]
+
+_HANDLERS: dict[str, _Handler] = {
+    "assistant": ClaudeReader._assistant,
+    "user": ClaudeReader._user,
+    "system": ClaudeReader._other_note,
+    "system/compact_boundary": ClaudeReader._compacted,
+    "system/microcompact_boundary": ClaudeReader._microcompacted,
+    "system/api_error": ClaudeReader._failed,
+    "system/error": ClaudeReader._failed,
+    "system/api_refusal": ClaudeReader._refused,
+    "system/model_refusal_fallback": ClaudeReader._refused,
+    "progress": ClaudeReader._progress,
+    "progress/agent_progress": ClaudeReader._agent_progress,
+    **dict.fromkeys(_TITLES, ClaudeReader._title),
+    **dict.fromkeys(HOUSEKEEPING, ClaudeReader._known),
+    "queue-operation": ClaudeReader._queued,
+    "attachment/queued_command": ClaudeReader._typed_meanwhile,
+    "attachment/hook_blocking_error": ClaudeReader._hook_said,
+    "attachment/hook_additional_context": ClaudeReader._hook_said,
+    "result": ClaudeReader._returned,
+    "started": ClaudeReader._begun,
+    "launched": ClaudeReader._begun,
+}
+"""What is done with a record, by its `type`, or by that and what tells its kinds apart (see `_KINDS`)."""
+
+_KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "system": lambda record: record.get("subtype"),
+    "progress": lambda record: object_of(record.get("data")).get("type"),
+    "attachment": lambda record: object_of(record.get("attachment")).get("type"),
+}
+
+
+def _handler_of(record: dict[str, Any]) -> _Handler:
+    kind = record.get("type")
+    if not isinstance(kind, str):
+        return ClaudeReader._unknown
+    inner = _KINDS[kind](record) if kind in _KINDS else None
+    if inner is not None and (handler := _HANDLERS.get(f"{kind}/{inner}")):
+        return handler
+    return _HANDLERS.get(kind) or (
+        ClaudeReader._known if kind.startswith("api-request") else ClaudeReader._unknown
+    )
 
 
 def _uid(record: dict[str, Any]) -> str:
@@ -1177,6 +1479,8 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _AGENT_FILE = re.compile(r"agent-(?P<id>.+)")
 _HELPER = re.compile(r"a(?P<task>[a-z][a-z_]+)-[0-9a-f]{8,}")
 """A fork that the program made for a task of its own, and named by it: `acompact-…`, `aside_question-…`."""
+_HELPERS = {"compact": "compaction"}
+"""What is made in such a fork, where its name says it otherwise than a person."""
 _JOURNAL = "journal.jsonl"
 _KNOWN = CONVERSATION | HOUSEKEEPING
 
@@ -1199,9 +1503,13 @@ class ClaudeCode(Program):
         return [folder / "projects" for folder in chosen or [home / ".claude", home / ".config" / "claude"]]
 
     def recognises(self, source: Source) -> bool:
+        if is_summary(source.path):
+            return source.head.lstrip()[:1] == b"{"
         if source.path.suffix != ".jsonl":
             return False
         for first in _records(source.head):
+            if run_of(source.path) and first.get("type") in ("launched", "started"):
+                return True
             if "payload" in first:
                 return False
             if text_of(first.get("type")) in _KNOWN and (
@@ -1217,18 +1525,31 @@ class ClaudeCode(Program):
     def companions(self, path: Path) -> list[Path]:
         return [path.with_suffix(".meta.json")] if _AGENT_FILE.fullmatch(path.stem) else []
 
-    def reader(self, source: Source, state: dict[str, Any] | None) -> ClaudeReader:
+    def may_be_log(self, path: Path) -> bool:
+        return path.suffix == ".jsonl" or is_summary(path)
+
+    def fingerprint(self, path: Path) -> tuple[int, float] | None:
+        """Identifies the state of the summary of a workflow's run, which is one document; None for logs."""
+        if not is_summary(path):
+            return None
+        found = path.stat()
+        return found.st_size, found.st_mtime
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> ClaudeReader | RunSummaryReader:
+        if is_summary(source.path):
+            return RunSummaryReader(source.path)
         if state is not None:
             return ClaudeReader.restore(state)
         session, agent = _whose(source)
         meta = parse(source.companions.get(source.path.with_suffix(".meta.json").name, b"")) or {}
         if agent != MAIN and (first := next(_records(source.head), None)) is not None:
             agent = teammate_of(first, meta) or agent
-        if (helper := _HELPER.fullmatch(agent)) is not None:
-            task = helper["task"].replace("_", " ")
-            meta = {"agentType": task, "description": task} | meta
+        helper = _HELPER.fullmatch(agent) if meta.get("taskKind") != TEAMMATE else None
+        if helper is not None:
+            task = _HELPERS.get(helper["task"]) or helper["task"].replace("_", " ")
+            meta = {"agentType": "helper", "description": task} | meta
         return ClaudeReader(
-            session, agent, helper is not None, source.path.name == _JOURNAL, meta,
+            session, agent, helper is not None, source.path.name == _JOURNAL, run_of(source.path), meta,
         )  # fmt: skip
 
 

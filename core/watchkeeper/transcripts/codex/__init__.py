@@ -1,6 +1,6 @@
 """Codex's logs: `~/.codex/sessions/<year>/<month>/<day>/rollout-*.jsonl`, one for each thread, read line by line.
 
-What is known of the format is in docs/transcripts.md. A line is `{timestamp, type, payload}`; in the oldest
+What is known of the format is in docs/log-formats.md. A line is `{timestamp, type, payload}`; in the oldest
 logs it is a response item by itself, and the first line a header. A log is of one thread, and is only ever
 appended to: what a compaction dropped is still in it.
 """
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field, to_builtins
 
+from watchkeeper.records.quota import codex_readings
 from watchkeeper.records.usage import modifier
 from watchkeeper.records.usage_limits import usage_limit
 from watchkeeper.transcripts import files
@@ -35,7 +36,6 @@ from watchkeeper.transcripts.codex.items import (
     thread_of,
     words_of,
 )
-from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
     Failure,
@@ -47,6 +47,7 @@ from watchkeeper.transcripts.records import (
     Plan,
     PlanItem,
     Program,
+    QuotaReport,
     Raw,
     Record,
     Rewind,
@@ -59,6 +60,7 @@ from watchkeeper.transcripts.records import (
     count_of,
     distinct_items,
     id_of,
+    no_record,
     object_of,
     parse,
     seconds,
@@ -678,23 +680,8 @@ class CodexReader(Struct):
             self.replay.going = self.replay.going and copied
         if kind == "session_meta":
             self._meta(payload, bool(opening), found)
-        elif kind == "response_item":
-            self.turn = None
-            self.speech.item(payload, at, self.speech.uid(payload, at), found)
-        elif kind == "event_msg":
-            self._event(payload, at, found)
-        elif kind == "turn_context":
-            self._turn_context(payload, found)
-        elif kind == "compacted":
-            self._compacted(payload, at, self.speech.uid(payload, at), found)
-        elif kind == "inter_agent_communication":
-            self.speech.relayed(payload, at, self.speech.uid(payload, at), found)
-        elif kind == "token_usage_record":
-            self._count(self.usage.record(payload), at, found, payload)
-            if not found:
-                found.append(Raw(kind, "has no usage"))
         elif isinstance(kind, str):
-            found.append(Raw(kind[:80], NOT_FOR_US if kind in LINES else "unknown record type"))
+            _LINES.get(kind, CodexReader._not_shown)(self, kind, payload, at, found)
         else:
             found.append(Raw("?", "a record without a type"))
         if copied or (kind == "session_meta" and self.replay.going and not opening):
@@ -757,7 +744,7 @@ class CodexReader(Struct):
     def _meta(self, payload: dict[str, Any], first: bool, found: list[Record]) -> None:
         if first:
             if thread_of(payload) is None:
-                found.append(Raw("session_meta", "names no thread"))
+                found.append(Raw("session_meta", "has no thread id"))
             return
         thread = thread_of(payload)
         if thread is not None and thread.id == self.speech.thread:
@@ -769,9 +756,11 @@ class CodexReader(Struct):
             return
         if self.replay.going:
             self.replay.certain = True
-        found.append(Raw("session_meta", "of another thread"))
+        found.append(Raw("session_meta", "belongs to another thread"))
 
-    def _turn_context(self, payload: dict[str, Any], found: list[Record]) -> None:
+    def _turn_context(
+        self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]
+    ) -> None:
         model = text_of(payload.get("model"))
         if "service_tier" in payload:
             self.tier = text_of(payload["service_tier"])
@@ -785,7 +774,8 @@ class CodexReader(Struct):
 
     # Compactions.
 
-    def _compacted(self, payload: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+    def _compacted(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        uid = self.speech.uid(payload, at)
         record = object_of(payload.get("latest_token_usage_record"))
         latest = self.usage.record(record, again=True)
         if latest is not None and record.get("thread_id") == self.speech.thread:
@@ -810,67 +800,83 @@ class CodexReader(Struct):
 
     # Events.
 
-    def _event(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
-        kind = text_of(payload.get("type")) or "?"
-        if kind == "token_count":
-            self._token_count(payload, at, found)
-        elif kind == "turn_aborted":
-            reason = text_of(payload.get("reason")) or "interrupted"
-            self._unroute()
-            if self.one_shot:
-                self.over = True
-                found.append(ImportedAgent(self.speech.owner, at=at, status="cancelled", ended=True))
-            found.append(
-                Failure(
-                    self.speech.owner,
-                    "interrupted",
-                    f"turn aborted: {reason}",
-                    at,
-                    self.speech.uid(payload, at),
-                )
-            )
-        elif kind == "error":
-            uid, self.error = self.speech.uid(payload, at), words_of(payload)
-            found.append(Failure(self.speech.owner, "error", self.error, at, uid, until=self.limit_ends))
-        elif kind == "model_reroute" and (model := text_of(payload.get("to_model"))):
-            self._rerouted(model, payload, at, found)
-        elif kind == "thread_settings_applied":
-            settings = object_of(payload.get("thread_settings"))
-            if payload.get("thread_id") in (None, self.speech.thread) and "service_tier" in settings:
-                self.tier = text_of(settings["service_tier"])
-            found.append(Raw(f"event_msg/{kind}", NOT_FOR_US))
-        elif kind == "stream_error":
-            found.append(
-                Failure(self.speech.owner, "retry", words_of(payload), at, self.speech.uid(payload, at))
-            )
-        elif kind in _TURN_ENDS:
-            self._turn_ended(payload, at, found)
-        elif kind in _TURN_STARTS:
-            self.turn, self.over, self.error = "begun", False, None
-            window = count_of(payload.get("model_context_window"))
-            found.append(
-                ImportedAgent(
-                    self.speech.owner,
-                    context_limit=window or None,
-                    status="working" if self.spawned or self.one_shot else None,
-                    at=at,
-                )
-            )
-        elif kind == "thread_rolled_back" and (
-            back := self.speech.go_back(count_of(payload.get("num_turns")), self.speech.uid(payload, at), at)
-        ):
-            found.append(back)
-        elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self.spawned:
-            found.append(Session(self.session, title=text_of(payload.get("thread_name"))))
-        else:
-            self.speech.event(kind, payload, at, found)
-            known = (
-                SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
-            )
-            found.append(Raw(f"event_msg/{kind[:60]}", known))
+    def _item(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        self.turn = None
+        self.speech.item(payload, at, self.speech.uid(payload, at), found)
 
-    def _rerouted(self, model: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+    def _relayed(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        self.speech.relayed(payload, at, self.speech.uid(payload, at), found)
+
+    def _usage_record(
+        self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]
+    ) -> None:
+        self._count(self.usage.record(payload), at, found, payload)
+        if not found:
+            found.append(Raw(kind, "has no usage"))
+
+    def _not_shown(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        found.append(Raw(kind[:80], NOT_FOR_US if kind in LINES else "unknown record type"))
+
+    def _event(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        name = text_of(payload.get("type")) or "?"
+        _EVENTS.get(name, CodexReader._other_event)(self, name, payload, at, found)
+
+    def _aborted(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        reason = text_of(payload.get("reason")) or "interrupted"
+        self._unroute()
+        if self.one_shot:
+            self.over = True
+            found.append(ImportedAgent(self.speech.owner, at=at, status="cancelled", ended=True))
+        uid = self.speech.uid(payload, at)
+        found.append(Failure(self.speech.owner, "interrupted", f"turn aborted: {reason}", at, uid))
+
+    def _failed(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        uid, self.error = self.speech.uid(payload, at), words_of(payload)
+        found.append(Failure(self.speech.owner, "error", self.error, at, uid, until=self.limit_ends))
+
+    def _tried_again(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        uid = self.speech.uid(payload, at)
+        found.append(Failure(self.speech.owner, "retry", words_of(payload), at, uid))
+
+    def _settings(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        settings = object_of(payload.get("thread_settings"))
+        if payload.get("thread_id") in (None, self.speech.thread) and "service_tier" in settings:
+            self.tier = text_of(settings["service_tier"])
+        found.append(Raw(f"event_msg/{kind}", NOT_FOR_US))
+
+    def _turn_started(
+        self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]
+    ) -> None:
+        self.turn, self.over, self.error = "begun", False, None
+        window = count_of(payload.get("model_context_window"))
+        status: Any = "working" if self.spawned or self.one_shot else None
+        found.append(ImportedAgent(self.speech.owner, context_limit=window or None, status=status, at=at))
+
+    def _rolled_back(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        turns, uid = count_of(payload.get("num_turns")), self.speech.uid(payload, at)
+        if back := self.speech.go_back(turns, uid, at):
+            found.append(back)
+        else:
+            self._other_event(kind, payload, at, found)
+
+    def _named(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        name = text_of(payload.get("thread_name"))
+        if name and not self.spawned:
+            found.append(Session(self.session, title=name))
+        else:
+            self._other_event(kind, payload, at, found)
+
+    def _other_event(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        self.speech.event(kind, payload, at, found)
+        known = SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
+        found.append(Raw(f"event_msg/{kind[:60]}", known))
+
+    def _rerouted(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         """The provider has another model answer until the turn ends."""
+        model = text_of(payload.get("to_model"))
+        if not model:
+            self._other_event(kind, payload, at, found)
+            return
         before = text_of(payload.get("from_model")) or self.model or "unknown"
         self.rerouted_from, self.model = self.rerouted_from or self.model, model
         why = text_of(payload.get("reason"))
@@ -882,11 +888,14 @@ class CodexReader(Struct):
         if self.rerouted_from is not None:
             self.model, self.rerouted_from = self.rerouted_from, None
 
-    def _token_count(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+    def _token_count(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         info = payload.get("info")
         self.limit_ends = _used_up_until(payload.get("rate_limits"))
+        if readings := tuple(codex_readings(payload.get("rate_limits"), at)):
+            found.append(QuotaReport(readings))
         if not isinstance(info, dict):
-            found.append(Raw("event_msg/token_count", NOT_FOR_US))  # rate limits alone
+            if not readings:
+                found.append(Raw("event_msg/token_count", NOT_FOR_US))
             return
         window = count_of(info.get("model_context_window"))
         if window:
@@ -936,7 +945,7 @@ class CodexReader(Struct):
             modifiers=tuple(modifiers[0]) if modifiers else (),
         )
 
-    def _turn_ended(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+    def _turn_ended(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         error = payload.get("error")
         self._unroute()
         if isinstance(error, dict) and text_of(error.get("message")):
@@ -962,6 +971,33 @@ class CodexReader(Struct):
                 )
         if not found:
             found.append(Raw(f"event_msg/{payload.get('type')}", NOT_FOR_US))
+
+
+_Handler = Callable[[CodexReader, str, dict[str, Any], float | None, list[Record]], None]
+
+_LINES: dict[str, _Handler] = {
+    "response_item": CodexReader._item,
+    "event_msg": CodexReader._event,
+    "turn_context": CodexReader._turn_context,
+    "compacted": CodexReader._compacted,
+    "inter_agent_communication": CodexReader._relayed,
+    "token_usage_record": CodexReader._usage_record,
+}
+"""What is done with a line, by its type; `session_meta` opens a log, and goes before them."""
+
+_EVENTS: dict[str, _Handler] = {
+    "token_count": CodexReader._token_count,
+    "turn_aborted": CodexReader._aborted,
+    "error": CodexReader._failed,
+    "stream_error": CodexReader._tried_again,
+    "model_reroute": CodexReader._rerouted,
+    "thread_settings_applied": CodexReader._settings,
+    "thread_rolled_back": CodexReader._rolled_back,
+    "thread_name_updated": CodexReader._named,
+    **dict.fromkeys(_TURN_STARTS, CodexReader._turn_started),
+    **dict.fromkeys(_TURN_ENDS, CodexReader._turn_ended),
+}
+"""What is done with an `event_msg`, by the type of its payload."""
 
 
 def _used_up_until(limits: Any) -> float | None:
@@ -1043,7 +1079,7 @@ class Codex(Program):
         days = [path.parent]
         if len(path.parents) > 3 and path.parent.name.isdigit():
             months = [one for one in path.parents[3].glob("*/*") if one >= path.parents[1]]
-            days = sorted(one for month in months for one in month.iterdir() if one >= path.parent)
+            days = sorted(one for month in months for one in month.glob("*") if one >= path.parent)
         found = []
         for log in sorted(log for day in days for log in day.glob("rollout-*.jsonl")):
             if log == path or log in passed or log.name[:_TIME] < path.name[:_TIME]:

@@ -72,7 +72,8 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
         depth if type(depth) is int else None,
         text_of(spawn.get("agent_nickname"))
         or text_of(meta.get("agent_nickname"))
-        or text_of(spawn.get("agent_path")),
+        or text_of(spawn.get("agent_path"))
+        or ((text_of(other) or "").replace("_", " ").replace("compact", "compaction") or None),
         text_of(spawn.get("agent_role")) or text_of(meta.get("agent_role")) or text_of(other),
         seconds(meta.get("timestamp")),
         ends if type(ends) is int else None,
@@ -194,7 +195,7 @@ EVENTS = frozenset(
 
 NOT_FOR_US = "known, not shown"
 SAID_AGAIN = "repeated by a response item"
-REPLAYED = "repeats the history of the thread it was forked from"
+REPLAYED = "repeats the history of the parent thread"
 
 REPETITIONS = frozenset({"agent_message", "agent_reasoning", "agent_reasoning_raw_content", "user_message"})
 """Events whose text a response item holds as well."""
@@ -367,7 +368,7 @@ def stands_in(payload: dict[str, Any]) -> str:
             texts = [block["text"] for block in blocks(item.get("content")) if block["type"] == "text"]
             said.append(f"{item.get('role') or 'user'}: " + "\n".join(texts))
         elif item.get("type") in ("compaction", "compaction_summary", "context_compaction"):
-            said.append("[a summary that only the model's host can read]")
+            said.append("[encrypted summary]")
         else:
             said.append(f"[{item.get('type')}]")
     if not said:

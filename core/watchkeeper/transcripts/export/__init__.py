@@ -11,17 +11,16 @@ import hashlib
 import json
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from watchkeeper.records.errors import BadInput, reason_of
+from watchkeeper.records.errors import BadInput, StoreUnusable, reason_of
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.text import (
     call_words,
@@ -32,10 +31,15 @@ from watchkeeper.records.text import (
     sanitize,
     utc_seconds_text,
 )
+from watchkeeper.records.waiting import agent_word
+from watchkeeper.store import artifacts, documents, messages
 from watchkeeper.store.database import unfinished
-from watchkeeper.store.driver import Connection, Queries, decode, decode_or
-from watchkeeper.store.imports import partial_reason, totals_gaps
-from watchkeeper.store.names import AGENT_NAME, task_name
+from watchkeeper.store.documents import Row
+from watchkeeper.store.driver import Connection, Queries, Reads, decode, decode_or
+from watchkeeper.store.imports import partial_reason
+from watchkeeper.store.names import task_name
+from watchkeeper.store.plans import load_tasks
+from watchkeeper.store.projection import AgentFacts, Spending, agents, counted_session
 from watchkeeper.store.receipts import Receipt, session_receipts
 from watchkeeper.store.statistics import Activity, TimelineReader, merged
 from watchkeeper.transcripts.export.document import write_json
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
 GLYPHS = {
     "running": "●", "working": "●", "paused": "‖", "waiting": "?", "parked": "◷", "done": "✓", "failed": "✗", "cancelled": "×",
     "dropped": "×", "pending": "·", "idle": "·", "stale": "~",
-    "applied": "✓", "rejected": "×", "abandoned": "×", "undone": "~", "prepared": "·",
+    "applied": "✓", "rejected": "×", "abandoned": "×", "skipped": "-", "undone": "~", "prepared": "·",
 }  # fmt: skip
 """A mark for each state, so that colour alone never shows it."""
 
@@ -95,47 +99,48 @@ class UsageTotals:
         return "" if self.label == "unpriced" else self.label
 
 
-Row = dict[str, Any]
-"""Columns of a row by name, as a template shows them (see `_Rows.shown`)."""
-
-
 def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
     """A session without its messages and compactions.
 
-    It has the columns of `_SESSION`; `goal` (of several lines), `tags`, `done` (tasks), `compactions`; `spent`, a
+    It has the fields of `CountedSession`; `goal` (of several lines), `tags`, `done` (tasks), `compactions`; `spent`, a
     `UsageTotals`, and `models`, one for each model; `partial`, why the totals are lower bounds (empty if they are
     complete); `tasks`, `agents`, `outputs`, `receipts` of agents that are done, and the newest
     `facts` with `fact_count`, the number of all.
     """
-    rows = _Rows(connection, clean)
-    found = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
-    session = rows.one(_SESSION, session_id, shown=True)
-    labels, models = _spending(rows, session_id)
-    goal = text_lines(clean(found["goal"]))
-    gaps = totals_gaps(connection, session_id)
-    spent = _usage(found, found["model_calls"], set().union(*labels.values()))
-    if any(gaps):
+    reads = Queries(connection)
+    found = counted_session(reads, session_id)
+    assert found is not None
+    session = _shown(asdict(found) | {"reason": found.status_reason, "seconds": found.hosted_seconds}, clean)
+    session |= documents.counted(connection, session_id)
+    labels = documents.cost_labels(connection, session_id)
+    goal = text_lines(clean(found.goal))
+    gaps = (found.missing_logs, found.unlogged_calls)
+    spent = _usage(found, set().union(*labels.values()))
+    if found.is_partial:
         spent = replace(spent, label=f"{spent.label}, partial" if spent.label else "partial")
-    tasks = _tasks(rows, session_id)
+    tasks = _tasks(reads, session_id, clean)
     return session | {
         "title": session["title"] or line(goal, 160),
         "goal": goal,
         "origin": session["origin"].removeprefix("export:"),
-        "tags": [line(tag) for tag in clean(decode(found["tags"]))],
+        "tags": [line(tag) for tag in clean(decode(found.tags))],
         "spent": spent,
         "partial": partial_reason(*gaps),
-        "models": models,
+        "models": {
+            line(clean(model)): _usage(used, of_model)
+            for model, used, of_model in documents.usage_by_model(connection, session_id)
+        },
         "tasks": tasks,
         "done": sum(task["status"] == "done" for task in tasks),
         "agents": [
-            agent | {"spent": _usage(agent, agent["model_calls"], labels.get(agent["id"], set()))}
-            for agent in rows.shown(_AGENTS, session_id)
+            _shown(_agent(agent), clean) | {"spent": _usage(agent, labels.get(agent.id, set()))}
+            for agent in agents(reads, session_id)
         ],
         "facts": [
-            fact | {"sources": [line(one) for one in clean(decode(fact["pointers_stored"]))]}
-            for fact in reversed([*rows.shown(_FACTS, session_id, MOST_FACTS)])
+            _shown(fact, clean) | {"sources": [line(one) for one in clean(decode(fact["pointers_stored"]))]}
+            for fact in reversed([*documents.facts(connection, session_id, MOST_FACTS)])
         ],
-        "outputs": [*rows.shown(_OUTPUTS, session_id)],
+        "outputs": [_shown(one, clean) for one in documents.outputs(connection, session_id)],
         "receipts": [
             _receipt(one, clean)
             for one in session_receipts(Queries(connection), session_id)
@@ -165,132 +170,66 @@ _LIMITS = {"workspace": 400, "goal": 300, "text": 4_000}
 """Characters of these columns that are shown; of others, 200."""
 
 
-class _Rows:
-    """Rows by column name, whatever the row factory of the connection."""
-
-    def __init__(self, connection: Connection, clean: Clean) -> None:
-        self._connection = connection
-        self.clean = clean
-
-    def all(self, sql: str, *parameters: Any) -> Iterator[Row]:
-        cursor = self._connection.execute(sql, parameters)
-        names = [one[0] for one in cursor.description]
-        return (dict(zip(names, tuple(row), strict=True)) for row in cursor)
-
-    def shown(self, sql: str, *parameters: Any) -> Iterator[Row]:
-        """The same, with each text as harmless text on one line, without secrets; ids, digests and
-        columns named `…_stored` as they are."""
-        for row in self.all(sql, *parameters):
-            whole = {"reason": _whole(self.clean(row["reason"]))} if "reason" in row else {}
-            yield {
-                name: line(self.clean(value), _LIMITS.get(name, 200))
-                if name in _TEXTS or (isinstance(value, str) and not name.endswith(_KEPT))
-                else value
-                for name, value in row.items()
-            } | whole
-
-    def one(self, sql: str, *parameters: Any, shown: bool = False) -> Row:
-        """The first row; empty if there is none."""
-        return next((self.shown if shown else self.all)(sql, *parameters), {})
+def _shown(row: Row, clean: Clean) -> Row:
+    """A row with each text as harmless text on one line, without secrets; ids, digests and columns named `…_stored` as
+    they are."""
+    whole = {"reason": _whole(clean(row["reason"]))} if "reason" in row else {}
+    return {
+        name: line(clean(value), _LIMITS.get(name, 200))
+        if name in _TEXTS or (isinstance(value, str) and not name.endswith(_KEPT))
+        else value
+        for name, value in row.items()
+    } | whole
 
 
 _TEXTS = frozenset({"title"})
 """Columns of text that may be NULL."""
 _KEPT = ("id", "digest", "_stored")
 
-_SESSION = (
-    "SELECT id, title, status, status_reason AS reason, origin, workspace, model, created_at, last_active, ended_at,"
-    " hosted_seconds AS seconds, coalesce((SELECT revision FROM plans WHERE id = current_plan_id), 0) AS revision,"
-    " (SELECT count(*) FROM compactions c WHERE c.session_id = sessions.id AND c.status IN ('applied', 'undone'))"
-    " AS compactions, (SELECT count(*) FROM facts f WHERE f.session_id = sessions.id) AS fact_count"
-    " FROM sessions WHERE id = ?"
-)
-_AGENTS = (
-    f"SELECT id, {AGENT_NAME} AS name, role, model, status, status_reason AS reason, current_goal AS goal, attempt, task_id,"  # noqa: S608
-    " parent_agent_id AS parent_id, last_seq AS messages, active_seconds AS seconds, input_tokens, output_tokens,"
-    " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, compactions"
-    " FROM agents a WHERE session_id = ? ORDER BY ordinal"
-)
-_FACTS = (
-    "SELECT id, kind, text, sources AS pointers_stored, pinned, superseded_by FROM facts WHERE session_id = ?"
-    " ORDER BY id DESC LIMIT ?"
-)
-_OUTPUTS = (
-    "SELECT o.name, o.kind, a.media_type, a.size, o.digest FROM outputs o JOIN artifacts a ON a.digest = o.digest"
-    " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name"
-)
-_HAS_TOKENS = "input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0"
-_LABEL = "CASE WHEN price_status = 'exact' AND usage_exact = 0 THEN 'estimated' ELSE price_status END"
-_LABELS = ("exact", "estimated", "unpriced")
-_LABELS_BY_AGENT = (
-    f"SELECT DISTINCT agent_id, {_LABEL} AS label FROM model_calls WHERE session_id = ? AND {_HAS_TOKENS}"  # noqa: S608
-)
-_BY_MODEL = (
-    "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
-    " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
-    " sum(cost_usd) AS cost_usd,"
-    + "".join(
-        f" sum(CASE WHEN {_HAS_TOKENS} AND {_LABEL} = '{label}' THEN 1 ELSE 0 END) AS {label},"
-        for label in _LABELS
-    )
-    + f" sum(CASE WHEN {_HAS_TOKENS} AND cost_usd IS NULL THEN 1 ELSE 0 END) AS unpriced_calls"
-    " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC, sum(output_tokens) DESC"
-)
 
-
-def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[str, UsageTotals]]:
-    """How reliable the costs are, by agent; what each model cost."""
-    labels: dict[str, set[str]] = {}
-    for row in rows.all(_LABELS_BY_AGENT, session_id):
-        labels.setdefault(row["agent_id"], set()).add(row["label"])
-    return labels, {
-        line(rows.clean(row["model"])): _usage(row, row["calls"], {label for label in _LABELS if row[label]})
-        for row in rows.all(_BY_MODEL, session_id)
-    }
-
-
-def _usage(row: dict[str, Any], calls: int, labels: set[str]) -> UsageTotals:
-    tokens = (row["input_tokens"], row["output_tokens"], row["cache_read_tokens"], row["cache_write_tokens"])
-    cost = row["cost_usd"]
-    if not sum(tokens):
+def _usage(spent: Spending, labels: set[str]) -> UsageTotals:
+    if not spent.total_tokens:
         label = ""
-    elif cost is None:
+    elif spent.cost_usd is None:
         label = "unpriced"
-    elif row["unpriced_calls"]:
-        label = "in part unpriced"
+    elif spent.unpriced_calls:
+        label = "partly unpriced"
     else:
         label = "estimated" if "estimated" in labels else "exact"
-    return UsageTotals(calls, tokens, cost, label)
+    tokens = (spent.input_tokens, spent.output_tokens, spent.cache_read_tokens, spent.cache_write_tokens)
+    return UsageTotals(spent.model_calls, tokens, spent.cost_usd, label)
 
 
-_TASKS = (
-    "SELECT id, name, title, status, status_reason AS reason, role, attempt, instructions AS instructions_stored,"
-    " result AS result_stored, error AS error_stored FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position"
-)
-_NEEDS = (
-    "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
-    " WHERE t.session_id = ? ORDER BY d.task_id, d.position"
-)
+def _agent(agent: AgentFacts) -> Row:
+    status = agent_word(agent.status, agent.status_reason) if agent.status == "cancelled" else agent.status
+    return {
+        "id": agent.id, "parent_id": agent.parent_agent_id, "task_id": agent.task_id,
+        "name": agent.full_label if agent.is_unit else agent.name, "role": agent.role, "model": agent.model,
+        "status": status, "reason": agent.status_reason, "goal": agent.goal, "attempt": agent.attempt,
+        "messages": agent.last_seq, "seconds": agent.active_seconds, "compactions": agent.compactions,
+    }  # fmt: skip
+
+
 _TASK_TEXTS = {"instructions": 20_000, "result": 20_000, "error": 4_000}
 
 
-def _tasks(rows: _Rows, session_id: str) -> list[Row]:
+def _tasks(reads: Reads, session_id: str, clean: Clean) -> list[Row]:
     """Tasks with `label` (the name of each), `texts` (instructions, result and error, as far as they exist, each of
     several lines) and `needs` (names of the tasks that each waits for)."""
-    found = [*rows.shown(_TASKS, session_id)]
-    for row in found:
-        row["label"] = task_name(row["name"], row["title"], row["role"])
+    tasks, found = load_tasks(reads, session_id), list[Row]()
+    for task in tasks:
+        row = {name: getattr(task, name) for name in ("id", "name", "title", "status", "role", "attempt")}
+        row = _shown(row | {"reason": task.status_reason}, clean)
+        texts = {name: getattr(task, name) for name in _TASK_TEXTS}
+        found.append(row | {
+            "label": task_name(row["name"], row["title"], row["role"]),
+            "texts": {
+                name.capitalize(): text_lines(clean(text), _TASK_TEXTS[name]) for name, text in texts.items() if text
+            },
+        })  # fmt: skip
     names = {row["id"]: row["label"] for row in found}
-    needs: dict[str, list[str]] = {}
-    for row in rows.all(_NEEDS, session_id):
-        needs.setdefault(row["task_id"], []).append(names.get(row["depends_on"], line(row["depends_on"])))
-    for row in found:
-        row["texts"] = {
-            name.capitalize(): text_lines(rows.clean(text), limit)
-            for name, limit in _TASK_TEXTS.items()
-            if (text := row[f"{name}_stored"])
-        }
-        row["needs"] = needs.get(row["id"], ())
+    for task, row in zip(tasks, found, strict=True):
+        row["needs"] = [names.get(need, line(need)) for need in task.depends_on]
     return found
 
 
@@ -388,26 +327,21 @@ class CompactionEntry:
         return tuple(sorted(seq for seq in cited if self.first <= seq <= self.last))
 
 
-_COMPACTIONS = (
-    "SELECT *, coalesce(ended_at, requested_at) AS at FROM compactions WHERE session_id = ?"
-    " ORDER BY coalesce(ended_at, requested_at), id"
-)
-
-
 def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[CompactionEntry]:
     """Every compaction of a session, in the order of the times that are shown.
 
     The numbers of imported compactions have another order: the logs of agents are imported one by one.
     """
-    for row in _Rows(connection, clean).all(_COMPACTIONS, session_id):
+    reads = Queries(connection)
+    for row in documents.compactions(connection, session_id):
         agent_id, high_water = row["agent_id"], row["high_water"] or 0
-        before = _view(connection, agent_id, row["view_before"])
-        after = _view(connection, agent_id, row["view_after"])
+        before = documents.shown_by(connection, agent_id, row["view_before"])
+        after = documents.shown_by(connection, agent_id, row["view_after"])
         if after is None:
-            kept = _observations(connection, agent_id, "compaction_id", row["id"], clean)
+            made = documents.made_by_compaction(connection, agent_id, row["id"])
         else:
             new = [one for one in after[0] if before is None or one not in before[0]]
-            kept = [text for one in new for text in _observations(connection, agent_id, "id", one, clean)]
+            made = [found for one in new for found in messages.load_observations(reads, agent_id, [one])]
         first = 1 if before is None else high_water + 1 if before[1] is None else before[1]
         yield CompactionEntry(
             agent_id=agent_id,
@@ -422,30 +356,14 @@ def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterat
             tokens_after=row["tokens_after"],
             first=first,
             last=high_water if after is None or after[1] is None else after[1] - 1,
-            kept=tuple(kept),
+            kept=tuple(
+                Kept(
+                    line(one.kind), text_lines(clean(one.text), 60_000), one.tokens, one.covers, one.citations
+                )
+                for one in made
+            ),
             verbatim_from=after[1] if after else None,
         )
-
-
-def _view(connection: Connection, agent_id: str, version: int | None) -> tuple[list[int], int | None] | None:
-    """The observations of a view, and the first message that it has verbatim."""
-    sql = "SELECT observations, verbatim_from FROM views WHERE agent_id = ? AND version = ?"
-    row = connection.execute(sql, (agent_id, version)).fetchone()
-    return None if row is None else (decode(row[0]), row[1])
-
-
-def _observations(
-    connection: Connection, agent_id: str, column: str, number: int, clean: Clean
-) -> list[Kept]:
-    rows = connection.execute(
-        "SELECT kind, text, tokens, first_seq, last_seq, citations FROM observations WHERE agent_id = ?"  # noqa: S608
-        f" AND {column} = ? ORDER BY id",
-        (agent_id, number),
-    )
-    return [
-        Kept(line(kind), text_lines(clean(text), 60_000), tokens, (first, last), tuple(decode(citations)))
-        for kind, text, tokens, first, last, citations in rows
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,20 +398,16 @@ class TranscriptMessage:
     """A person returned to a point before it: the context no longer has it."""
 
 
-_MESSAGES = "SELECT seq, role, content, tokens, created_at FROM messages WHERE agent_id = ? ORDER BY seq"
-
-
 def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[TranscriptMessage]:
     """Every message of an agent, in order."""
-    undone = _undone(connection, agent_id)
+    undone = messages.undone(Queries(connection), agent_id)
     outcomes = _outcomes(connection, agent_id)
-    for seq, role, content, tokens, at in connection.execute(_MESSAGES, (agent_id,)):
+    for seq, role, content, tokens, at in documents.messages(connection, agent_id):
         # Damaged JSON is shown as it is stored: reading continues where keeping (the JSON form) must refuse.
         shown = tuple(_pieces(clean(decode_or(content, content)), outcomes))
         yield TranscriptMessage(seq, str(role), tokens, at, shown, seq in undone)
 
 
-_NOT_DONE = "SELECT tool_use_id, status, started_at FROM tool_calls WHERE agent_id = ? AND status <> 'done'"
 _FAILED = " ".join(call_words("error", began=True))
 
 
@@ -501,26 +415,8 @@ def _outcomes(connection: Connection, agent_id: str) -> dict[str, str]:
     """By their ids, the calls of an agent that are not done, and what became of them."""
     return {
         line(use_id): line(" ".join(call_words(str(status), began=started_at is not None)))
-        for use_id, status, started_at in connection.execute(_NOT_DONE, (agent_id,))
+        for use_id, status, started_at in documents.calls_not_done(connection, agent_id)
     }
-
-
-_REWINDS = (
-    "SELECT v.reason, v.elided, coalesce(p.elided, '[]') FROM views v LEFT JOIN views p"
-    " ON p.agent_id = v.agent_id AND p.version = v.parent"
-    " WHERE v.agent_id = ? AND v.reason IN ('rewind', 'restored') ORDER BY v.version"
-)
-
-
-def _undone(connection: Connection, agent_id: str) -> frozenset[int]:
-    undone: set[int] = set()
-    for reason, after, before in connection.execute(_REWINDS, (agent_id,)):
-        # `[seq, head, tail, pointer, tokens]`: a message that was undone has no tokens left.
-        now = {each[0] for each in decode(after) if not each[4]}
-        undone |= now
-        if reason == "restored":
-            undone -= {each[0] for each in decode(before) if not each[4]} - now
-    return frozenset(undone)
 
 
 def _pieces(content: Any, outcomes: Mapping[str, str]) -> Iterator[Piece]:
@@ -592,7 +488,7 @@ def _whole(value: Any) -> str:
 def text_lines(value: Any, limit: int = LONGEST_PIECE) -> str:
     """A value as harmless text of several lines."""
     text = sanitize(_text(value))
-    return text if len(text) <= limit else text[:limit] + f"\n[… {len(text) - limit:,} characters more]"
+    return text if len(text) <= limit else text[:limit] + f"\n[… {len(text) - limit:,} more characters]"
 
 
 def _text(value: Any) -> str:
@@ -769,7 +665,7 @@ def fenced(text: str) -> str:
 def _shortened(piece: Piece) -> str:
     limit = RESULT_CHARACTERS if piece.kind in ("call", "result") else len(piece.text)
     left_out = piece.left_out + max(0, len(piece.text) - limit)
-    return piece.text[:limit] + (f"\n[… {left_out:,} characters more]" if left_out else "")
+    return piece.text[:limit] + (f"\n[… {left_out:,} more characters]" if left_out else "")
 
 
 def data_block(value: object) -> str:
@@ -833,7 +729,7 @@ def _bounded(found: Iterable[CompactionEntry]) -> Iterator[CompactionEntry]:
     for one in found:
         size += sum(len(kept.text) for kept in one.kept)
         if size > LARGEST_KEPT:
-            left_out = "[left out: the page would be too large]"
+            left_out = "[omitted: the page would be too large]"
             one = replace(one, kept=tuple(replace(kept, text=left_out) for kept in one.kept))
         yield one
 
@@ -852,11 +748,9 @@ def _artifacts(connection: Connection, session: Row, clean: Clean) -> Iterator[t
 
 
 def _artifact_text(connection: Connection, digest: str) -> str | None:
-    sql = "SELECT encoding, data FROM artifacts WHERE digest = ?"
-    encoding, data = connection.execute(sql, (digest,)).fetchone()
     try:
-        return (zlib.decompress(data) if encoding == "zlib" else bytes(data)).decode()
-    except (zlib.error, UnicodeDecodeError):
+        return (artifacts.get(Queries(connection), artifacts.ref_of(digest)) or b"").decode()
+    except (StoreUnusable, UnicodeDecodeError):
         return None
 
 
@@ -900,8 +794,7 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
     if replace and (path.is_symlink() or (path.exists() and not path.is_file())):
         # A link, a pipe, a device: `/dev/stdout` must not become a file.
         raise BadInput(
-            f"{path} is not a regular file, so nothing is put in its place; choose another with --output (`-`"
-            " prints)"
+            f"{path} is not a regular file and cannot be replaced; choose another path with --output (`-` prints)"
         )
     try:
         with unfinished(path) as (temporary, descriptor):
@@ -915,7 +808,7 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
             _name(temporary, path, replace)
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be written ({reason_of(error)}); choose another place with --output"
+            f"cannot write {path} ({reason_of(error)}); choose another path with --output"
         ) from None
 
 
@@ -935,4 +828,4 @@ def _name(temporary: Path, path: Path, replace: bool) -> None:
 
 
 def _exists(path: Path) -> BadInput:
-    return BadInput(f"{path} is there already; choose another with --output, or replace it with --force")
+    return BadInput(f"{path} already exists; choose another path with --output, or replace it with --force")

@@ -3,7 +3,7 @@ writes a session from a file into a database.
 
 The file is not trusted. The import reads it twice: first to check that it is complete and fits, then to write
 it, in transactions so short that hosts of other sessions never wait long. Until the session is complete it is
-hidden like a deleted one. The next import, or `wk prune`, removes what an interrupted import left.
+hidden like a deleted one. The next import, or `wk delete --prune`, removes what an interrupted import left.
 
 An imported session is inert: its origin is marked (`INERT`). People can view it, export it and start
 a new run from it, but it cannot be driven, and other sessions do not recall its facts.
@@ -15,7 +15,6 @@ import base64
 import binascii
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,25 +23,26 @@ from typing import Any, TextIO
 from watchkeeper.records import states
 from watchkeeper.records.errors import BadInput, StoreUnusable, reason_of
 from watchkeeper.records.messages import ObservationKind
+from watchkeeper.records.readers import EXPORT_MARK
 from watchkeeper.records.redact import Redactor
-from watchkeeper.store import artifacts, database, driver
-from watchkeeper.store.driver import IN_LIST, Connection, Unfenced, decode, encode, list_of, plain, sqlite3
+from watchkeeper.store import artifacts, database, documents, driver, sessions
+from watchkeeper.store.driver import Connection, Queries, Unfenced, decode, encode, plain, sqlite3
+from watchkeeper.store.engine import index_of
 from watchkeeper.store.imports import totals_gaps
 from watchkeeper.store.library import BEING_PURGED, in_short_transactions, without_host
 from watchkeeper.store.place import Place
 from watchkeeper.store.prune import purge_rows
 from watchkeeper.store.schema import NUMBERS, NUMBERS_IN_EVENTS, SESSIONS, TABLES, Table
-from watchkeeper.store.search.index import index_until
 from watchkeeper.transcripts.files import EXPORT_FORMAT
 
 # --- Which tables make up a session, and what each of their columns is: the schema of the JSON form -------
 #
-# (docs/export.md).
+# (docs/export-format.md).
 
 VERSION = 1
 """Raised when a reader of an earlier version would misread a document."""
 
-INERT = "export:"
+INERT = EXPORT_MARK
 """Comes before origin and source of an imported session, and before the workspace of its facts: what a file
 says of itself neither runs here nor speaks in later sessions, and no log is added to it. Taken off again when
 such a session is exported."""
@@ -78,32 +78,20 @@ class ExportRows:
         self.session_id = session_id
         self._redact = redact or (lambda value: value)
         self._renamed = renamed or {}
-        origin = connection.execute("SELECT origin FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
-        self._inert = str(origin).startswith(INERT)
+        self._inert = sessions.require(Queries(connection), session_id).origin.startswith(INERT)
 
     def session(self) -> str:
         """The session's own row, as JSON text."""
-        columns = ", ".join(SESSIONS.columns)
-        row = self._connection.execute(
-            f"SELECT {columns} FROM sessions WHERE id = ?",  # noqa: S608 - constants
-            (self.session_id,),
-        ).fetchone()
-        return self._line(SESSIONS, row)
+        return next(self.lines(SESSIONS))
 
     def lines(self, table: Table) -> Iterator[str]:
         """Each row of a table as JSON text on one line, in the order in which they were written."""
-        columns = ", ".join(table.columns)
-        rows = self._connection.execute(
-            f"SELECT {columns} FROM {table.name} WHERE {table.of_session} ORDER BY {table.in_order}",  # noqa: S608
-            (self.session_id,),
-        )
-        for row in rows:
+        for row in documents.rows(self._connection, table, self.session_id):
             yield self._line(table, row)
 
     def count(self, table: Table) -> int:
         """How many rows a table has of this session."""
-        sql = f"SELECT count(*) FROM {table.name} WHERE {table.of_session}"  # noqa: S608 - constants
-        return int(self._connection.execute(sql, (self.session_id,)).fetchone()[0])
+        return documents.count(self._connection, table, self.session_id)
 
     def _line(self, table: Table, row: Any) -> str:
         plain = len(table.columns) - len(table.json)
@@ -134,7 +122,7 @@ class ExportRows:
             value = decode(stored)
         except ValueError as error:
             raise StoreUnusable(
-                f"{table.name}.{name} of session {self.session_id} holds what is not JSON ({error}); restore"
+                f"{table.name}.{name} of session {self.session_id} contains invalid JSON ({error}); restore"
                 " a backup"
             ) from None
         clean = self._redact(value)
@@ -193,22 +181,10 @@ class Artifacts:
             yield json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
     def _reached(self, session_id: str) -> set[str]:
-        found: set[str] = set()
+        found = artifacts.named_by(self._connection, session_id)
         for table in EXPORTED:
-            if not table.with_ids:
-                continue
-            whole = " || ' ' || ".join(f"coalesce({name}, '')" for name in table.with_ids)
-            rows = self._connection.execute(
-                f"SELECT {whole} FROM {table.name} WHERE {table.of_session}"  # noqa: S608 - constants
-                f" AND {whole} LIKE '%artifact://sha256/%'",
-                (session_id,),
-            )
-            for row in rows:
-                found.update(_ARTIFACT_REFERENCE.findall(row[0]))
-        rows = self._connection.execute(
-            "SELECT DISTINCT digest FROM outputs WHERE session_id = ?", (session_id,)
-        )
-        found.update(row[0] for row in rows)
+            for text in documents.texts_with_references(self._connection, table, session_id):
+                found.update(_ARTIFACT_REFERENCE.findall(text))
         known: set[str] = set()
         waiting = sorted(found)
         while waiting:
@@ -220,26 +196,17 @@ class Artifacts:
         return known
 
     def _is_stored(self, digest: str) -> bool:
-        return (
-            self._connection.execute("SELECT 1 FROM artifacts WHERE digest = ?", (digest,)).fetchone()
-            is not None
-        )
+        return artifacts.size_of(Queries(self._connection), artifacts.ref_of(digest)) is not None
 
     def _read(self, digest: str) -> tuple[str, bytes]:
-        row = self._connection.execute(
-            "SELECT media_type, encoding, data FROM artifacts WHERE digest = ?", (digest,)
-        ).fetchone()
         try:
-            data = zlib.decompress(row[2]) if row[1] == "zlib" else bytes(row[2])
-        except zlib.error:
-            data = b""
-        if artifacts.digest(data) != digest:
-            from watchkeeper.records.errors import StoreUnusable
-
+            found = artifacts.load(Queries(self._connection), digest)
+        except StoreUnusable:
             raise StoreUnusable(
                 f"{artifacts.ref_of(digest)} is damaged in the database; restore a backup, then export again"
-            )
-        return str(row[0]), data
+            ) from None
+        assert found is not None
+        return found
 
     def _rename(self, redact: Redact) -> None:
         for _ in range(_PASSES):
@@ -353,11 +320,11 @@ class ObjectReader:
         """The names of the object's members, in order."""
         for name in self._items("{", "}"):
             if not isinstance(name, str):
-                raise self._damaged("a member without a name")
+                raise self._damaged("a key is not a string")
             self._expect(":")
             yield name
         if self._next():
-            raise self._damaged("more after the end of the document")
+            raise self._damaged("extra data after the end of the document")
 
     def elements(self) -> Iterator[Any]:
         """The elements of the list that comes next, one at a time."""
@@ -405,7 +372,7 @@ class ObjectReader:
         found = self._next()
         if character and found != character:
             raise self._damaged(
-                f"{character!r} was expected" + (f" before {found!r}" if found else ", and the file ends")
+                f"expected {character!r} " + (f"before {found!r}" if found else "at the end of the file")
             )
         self._at += len(character)
 
@@ -422,7 +389,7 @@ class ObjectReader:
         raise ValueError(f"{constant} is not a JSON number")
 
     def _damaged(self, why: str) -> BadInput:
-        return BadInput(f"{self._name} is not a whole export of Watchkeeper: {why}; export the session again")
+        return BadInput(f"{self._name} is not a complete Watchkeeper export: {why}; export the session again")
 
 
 _ALLOWED: Mapping[tuple[str, str], frozenset[str]] = {
@@ -462,11 +429,7 @@ class Columns:
 
     def __init__(self, connection: Connection, table: Table) -> None:
         self.table = table
-        declared = connection.execute(
-            'SELECT name, type, "notnull" FROM pragma_table_info(?)', (table.name,)
-        ).fetchall()
-        self._types = {str(name): (str(kind), bool(required)) for name, kind, required in declared}
-        self.sql = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({', '.join('?' * len(table.columns))})"  # noqa: S608
+        self._types = documents.declared(connection, table)
 
     def values(self, row: Any) -> dict[str, Any]:
         """The row's values by column, ready to bind.
@@ -486,7 +449,7 @@ class Columns:
         where = f"{self.table.name}.{name}"
         if name in self.table.json and not (value is None and not required):
             if not _has_shape(name, value):
-                raise ValueError(f"{where} does not have the shape of this column")
+                raise ValueError(f"{where} has an invalid shape")
             return encode(value)
         if value is None:
             if required:
@@ -497,7 +460,7 @@ class Columns:
         if kind == "TEXT" and isinstance(value, str):
             allowed = _ALLOWED.get((self.table.name, name))
             if allowed is not None and value not in allowed:
-                raise ValueError(f"{where} cannot be {value[:40]!r}")
+                raise ValueError(f"{where} has the invalid value {value[:40]!r}")
             return plain(value)
         if kind == "INTEGER" and isinstance(value, int) and abs(value) < _LARGEST_INTEGER:
             return value
@@ -569,7 +532,7 @@ def import_export(database_path: Place, path: Path) -> ImportedExport:
             return _import(connection, path, survey)
     except sqlite3.IntegrityError as error:
         raise BadInput(
-            f"{path} does not fit into this database ({error}); import it into a new one with --db"
+            f"{path} conflicts with this database ({error}); import it into a new one with --db"
         ) from error
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(driver.explain(database_path, error)) from error
@@ -579,10 +542,10 @@ def import_export(database_path: Place, path: Path) -> ImportedExport:
 
 def _import(connection: Connection, path: Path, survey: _Survey) -> ImportedExport:
     session_id = survey.session["id"]
-    row = connection.execute("SELECT deleted_at FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    if row is not None and row[0] != BEING_PURGED:
-        return ImportedExport(session_id, already_there=True, deleted=row[0] is not None)
-    if row is not None:
+    there = sessions.load(Queries(connection), session_id)
+    if there is not None and there.deleted_at != BEING_PURGED:
+        return ImportedExport(session_id, already_there=True, deleted=there.deleted_at is not None)
+    if there is not None:
         in_short_transactions(connection, purge_rows(connection, session_id))
     _refuse_foreign(connection, survey, path)
     try:
@@ -590,11 +553,8 @@ def _import(connection: Connection, path: Path, survey: _Survey) -> ImportedExpo
     except BaseException:
         in_short_transactions(connection, purge_rows(connection, session_id))
         raise
-    index_until(connection, seconds=_INDEX_SECONDS)
-    count = connection.execute(
-        "SELECT count(*) FROM agents a JOIN messages m ON m.agent_id = a.id WHERE a.session_id = ?",
-        (session_id,),
-    ).fetchone()[0]
+    index_of(connection).index_until(seconds=_INDEX_SECONDS)
+    count = documents.count(connection, _TABLES["messages"], session_id)
     return ImportedExport(session_id, already_there=False, messages=count, rows=survey.rows)
 
 
@@ -627,22 +587,22 @@ def _survey(connection: Connection, path: Path) -> _Survey:
             f"{path} is not an export of a session; make one with `wk export SESSION --format json`"
         )
     if not _SESSION_ID.fullmatch(found.session["id"]):
-        raise BadInput(f"{path} is damaged: a session cannot have the id {found.session['id'][:40]!r}")
+        raise BadInput(f"{path} is damaged: invalid session id {found.session['id'][:40]!r}")
     if any(low < 1 for low, _ in found.numbers.values()):
-        raise BadInput(f"{path} is damaged: a row has no positive number; export the session again")
+        raise BadInput(f"{path} is damaged: the number of a row is not positive; export the session again")
     return found
 
 
 def _check_header(path: Path, name: str, value: Any) -> None:
     if name == "version" and isinstance(value, int) and value > VERSION:
         raise BadInput(
-            f"{path} was exported by a newer Watchkeeper (form {value}, this program knows {VERSION});"
-            " upgrade it"
+            f"{path} was exported by a newer Watchkeeper (format {value}; this version supports {VERSION});"
+            " upgrade Watchkeeper"
         )
     flag = isinstance(value, bool)
     known = {"format": value == EXPORT_FORMAT, "version": value == VERSION, "redacted": flag, "partial": flag}
     if not known.get(name, False):
-        raise BadInput(f"{path} is not an export of a session: {name!r} is not valid")
+        raise BadInput(f"{path} is not an export of a session: {name!r} is invalid")
 
 
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
@@ -657,11 +617,11 @@ def _members(path: Path) -> Iterator[tuple[str, Any]]:
             seen: set[str] = set()
             for name in reader.members():
                 if name in seen:
-                    raise BadInput(f"{path} is damaged: it has {name!r} twice; export the session again")
+                    raise BadInput(f"{path} is damaged: duplicate key {name!r}; export the session again")
                 seen.add(name)
                 yield name, reader.elements() if name in _TABLES or name == "artifacts" else reader.value()
     except OSError as error:
-        raise BadInput(f"{path} cannot be read ({reason_of(error)})") from None
+        raise BadInput(f"cannot read {path} ({reason_of(error)})") from None
 
 
 def _checked(path: Path, columns: Columns, row: Any) -> dict[str, Any]:
@@ -685,27 +645,26 @@ def _artifact(path: Path, row: Any) -> tuple[str, str, bytes]:
 
 def _refuse_foreign(connection: Connection, survey: _Survey, path: Path) -> None:
     for name, ids in survey.owners.items():
-        row = connection.execute(
-            f"SELECT id, session_id FROM {name} WHERE id {IN_LIST} AND session_id <> ? LIMIT 1",  # noqa: S608
-            (list_of(sorted(ids)), survey.session["id"]),
-        ).fetchone()
-        if row is not None:
+        found = documents.owned_elsewhere(connection, name, ids, survey.session["id"])
+        if found is not None:
             raise BadInput(
-                f"{path}: {row[0]} of its {name} is in session {row[1]} here; import it into a new database"
-                " with --db"
+                f"{path}: {found[0]} in {name} already belongs to session {found[1]}; import the file into a new"
+                " database with --db"
             )
 
 
 def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None]:
     """Write all rows, then make the session visible; yields after each row, where a transaction may end."""
     session_id = survey.session["id"]
-    moved = {name: _distance(connection, name, *bounds) for name, bounds in survey.numbers.items()}
+    moved = {
+        name: documents.distance_to_free(connection, name, *bounds) for name, bounds in survey.numbers.items()
+    }
     session = dict(survey.session)
     for name in INERT_OF_SESSION:
         if session[name] is not None:
             session[name] = INERT + session[name].removeprefix(INERT)
-    connection.execute(Columns(connection, SESSIONS).sql, tuple(session.values()))
-    connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
+    documents.insert(connection, SESSIONS, session)
+    documents.hide(connection, session_id)
     yield
     store = Unfenced(connection, survey.session["created_at"])
     for name, value in _members(path):
@@ -716,14 +675,14 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
                 values = _checked(path, columns, row)
                 _check_owner(path, table, values, survey)
                 _settle(table, values, session_id, moved)
-                connection.execute(columns.sql, tuple(values.values()))
+                documents.insert(connection, table, values)
                 yield
         elif name == "artifacts":
             for row in value:
                 _, media_type, data = _artifact(path, row)
                 artifacts.put(store, data, media_type)
                 yield
-    connection.execute("UPDATE sessions SET deleted_at = NULL WHERE id = ?", (session_id,))
+    documents.show(connection, session_id)
     yield
 
 
@@ -732,8 +691,7 @@ def _check_owner(path: Path, table: Table, values: dict[str, Any], survey: _Surv
         return
     if values[f"{table.owner}_id"] not in survey.owners[f"{table.owner}s"]:
         raise BadInput(
-            f"{path} is damaged: a row of {table.name} belongs to no {table.owner} in it; export the session"
-            " again"
+            f"{path} is damaged: a row of {table.name} has an unknown {table.owner}; export the session again"
         )
 
 
@@ -755,14 +713,3 @@ def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[s
         for name, other in NUMBERS_IN_EVENTS.items():
             if isinstance(data.get(name), int) and moved.get(other):
                 values["data"] = encode(data := data | {name: data[name] + moved[other]})
-
-
-def _distance(connection: Connection, table: str, low: int, high: int) -> int:
-    """By how much row numbers must be moved to be free; 0 if they are."""
-    taken = connection.execute(
-        f"SELECT 1 FROM {table} WHERE id BETWEEN ? AND ? LIMIT 1",  # noqa: S608
-        (low, high),  # noqa: RUF100, S608
-    ).fetchone()  # noqa: RUF100, S608
-    if taken is None:
-        return 0
-    return int(connection.execute(f"SELECT max(id) FROM {table}").fetchone()[0]) - low + 1  # noqa: S608

@@ -9,7 +9,7 @@ that a reading may be interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from copy import deepcopy
 from hashlib import blake2b
@@ -69,7 +69,7 @@ def connect(path: Path) -> Connection:
             continue
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         return connection
-    raise OSError(f"no database that can be read: {failure}")
+    raise OSError(f"not a readable database: {failure}")
 
 
 def columns_of(connection: Connection) -> dict[str, set[str]]:
@@ -103,8 +103,7 @@ def check_sessions(columns: dict[str, set[str]], path: Path) -> None:
     """
     if not _has_sessions(columns):
         raise OSError(
-            "it holds no sessions: they may stand in its log, which is to be copied with it"
-            f" ({path.name}-wal)"
+            f"it contains no sessions; they may be in its write-ahead log: also copy {path.name}-wal"
         )
 
 
@@ -125,15 +124,14 @@ NEEDED = tuple({table: {"id"}, "session_message": ROWS} for table in ("session_v
 """Tables that a database needs to hold such sessions: their own are named `session_v2`, or as before."""
 NOTES = frozenset({"agent-switched", "display", "idle", "invocation", "location-switched", "model-switched"})
 """Types of rows that are known, not shown."""
-_SAID_BY_PROGRAM = frozenset({"skill", "synthetic", "system"})
 _ASKED = "#asked"
 _STATUS = {"streaming": "pending"}
 
-_SPOKEN = ("assistant", "compaction", "shell", "skill", "synthetic", "system", "user")
-"""Types of rows that say something."""
-SAID_AGAIN = "repeated by a message of its session"
+SAID_AGAIN = "duplicated in a message of its session"
 
 Value = dict[str, Any]
+Converted = tuple[Value, list[Value]]
+"""What a row says of its message beside its id and time, and its parts."""
 
 
 def sessions_of(connection: Connection, columns: dict[str, set[str]]) -> dict[str, str]:
@@ -145,7 +143,7 @@ def sessions_of(connection: Connection, columns: dict[str, set[str]]) -> dict[st
     if not columns["session_message"] >= ROWS:
         return {}
     of_message = "SELECT DISTINCT session_id FROM session_message WHERE type IN (?, ?, ?, ?, ?, ?, ?)"
-    spoken = {str(row[0]) for row in connection.execute(of_message, _SPOKEN)}
+    spoken = {str(row[0]) for row in connection.execute(of_message, tuple(_ROWS))}
     own = _distinct(connection, columns, "session_v2", "id")
     before = _distinct(connection, columns, "session", "id")
     if not columns["message"]:
@@ -163,7 +161,7 @@ def _distinct(connection: Connection, columns: dict[str, set[str]], table: str, 
 
 def reason_of(kind: str) -> str:
     """Why a row beside a session's messages is kept raw."""
-    return NOT_FOR_US if kind in NOTES else SAID_AGAIN if kind in _SPOKEN else "unknown record type"
+    return NOT_FOR_US if kind in NOTES else SAID_AGAIN if kind in _ROWS else "unknown record type"
 
 
 class Row(NamedTuple):
@@ -183,30 +181,13 @@ def stored(row: Row, *, changed: bool, model: Value) -> Stored | None:
     value = parse(row.data)
     if value is None:
         return Stored(row.id, row.data, None, [], changed)
+    converted = _ROWS.get(row.type)
+    if converted is None:
+        return None
     times = value.get("time")
     times = dict(times) if isinstance(times, dict) else {"created": row.created}
-    info: Value = {"id": row.id, "time": times, "role": "user"}
-    if row.type == "user":
-        pieces = [_text(value), *map(_file, list_of(value.get("files")))]
-    elif row.type in _SAID_BY_PROGRAM:
-        pieces = [_text(value) | {"synthetic": True}, *map(_file, list_of(value.get("files")))]
-    elif row.type == "shell":
-        pieces = [_shell(value)]
-    elif row.type == "assistant":
-        info |= _reply(value)
-        ended = times.get("completed") is not None or isinstance(value.get("error"), dict)
-        pieces = [_content(each, times, ended=ended) for each in list_of(value.get("content"))]
-        if isinstance(value.get("retry"), dict):
-            pieces.append(_retry(value["retry"]))
-    elif row.type == "compaction":
-        info |= _compaction(row, value, times, model)
-        pieces = [
-            {"type": "text", "text": value[name]}
-            for name in ("summary", "recent")
-            if text_of(value.get(name))
-        ]
-    else:
-        return None
+    about, pieces = converted(row.id, value, times, model)
+    info = {"id": row.id, "time": times, "role": "user"} | about
     # A row says at once what it says: its parts tell nothing of their own.
     parts = [
         Part(f"{row.id}.{place}", _json_of_v2(piece), piece, changed) for place, piece in enumerate(pieces)
@@ -225,6 +206,51 @@ def asked(message_id: str, reason: Any) -> Stored:
 def compaction_of(message_id: str) -> str | None:
     """The compaction that a name of what asked for one belongs to."""
     return message_id.removesuffix(_ASKED) if message_id.endswith(_ASKED) else None
+
+
+def _of_person(row_id: str, value: Value, times: Value, model: Value) -> Converted:
+    return {}, [_text(value), *map(_file, list_of(value.get("files")))]
+
+
+def _of_program(row_id: str, value: Value, times: Value, model: Value) -> Converted:
+    return {}, [_text(value) | {"synthetic": True}, *map(_file, list_of(value.get("files")))]
+
+
+def _shell(row_id: str, value: Value, times: Value, model: Value) -> Converted:
+    """A command that the person ran themselves."""
+    output = value.get("output")
+    said = output.get("output") or output.get("text") if isinstance(output, dict) else output
+    text = f"$ {value.get('command')}\n{said or ''}".rstrip()
+    return {}, [{"type": "text", "text": text, "synthetic": True}]
+
+
+def _assistant(row_id: str, value: Value, times: Value, model: Value) -> Converted:
+    ended = times.get("completed") is not None or isinstance(value.get("error"), dict)
+    pieces = [_content(each, times, ended=ended) for each in list_of(value.get("content"))]
+    if isinstance(value.get("retry"), dict):
+        pieces.append(_retry(value["retry"]))
+    return _reply(value), pieces
+
+
+def _compaction(row_id: str, value: Value, times: Value, model: Value) -> Converted:
+    """As the reply that held the summary: done, failed, or still being written."""
+    info = _reply(value) | _model(model) | {"summary": True, "parentID": f"{row_id}{_ASKED}"}
+    if value.get("status", "completed") == "completed" and value.get("summary"):
+        info["time"] = {"completed": times.get("created"), **times}
+    names = ("summary", "recent")
+    return info, [{"type": "text", "text": value[name]} for name in names if text_of(value.get(name))]
+
+
+_ROWS: dict[str, Callable[[str, Value, Value, Value], Converted]] = {
+    "user": _of_person,
+    "assistant": _assistant,
+    "compaction": _compaction,
+    "shell": _shell,
+    "skill": _of_program,
+    "synthetic": _of_program,
+    "system": _of_program,
+}
+"""How a row that says something is converted, by its type: from its id, value, times and the model before it."""
 
 
 def _reply(value: Value) -> Value:
@@ -250,14 +276,6 @@ def _error(error: Value) -> Value:
     return {"name": "MessageAbortedError" if stopped else kind, "message": error.get("message") or kind}
 
 
-def _compaction(row: Row, value: Value, times: Value, model: Value) -> Value:
-    """As the reply that held the summary: done, failed, or still being written."""
-    info = _reply(value) | _model(model) | {"summary": True, "parentID": f"{row.id}{_ASKED}"}
-    if value.get("status", "completed") == "completed" and value.get("summary"):
-        info["time"] = {"completed": times.get("created"), **times}
-    return info
-
-
 def _text(value: Value) -> Value:
     return {"type": "text", "text": value.get("text")}
 
@@ -270,13 +288,6 @@ def _file(value: Any) -> Value:
         "url": about.get("uri") or about.get("url"),
         "filename": about.get("name"),
     }
-
-
-def _shell(value: Value) -> Value:
-    """A command that the person ran themselves."""
-    output = value.get("output")
-    said = output.get("output") or output.get("text") if isinstance(output, dict) else output
-    return {"type": "text", "text": f"$ {value.get('command')}\n{said or ''}".rstrip(), "synthetic": True}
 
 
 def _retry(value: Value) -> Value:
@@ -297,19 +308,23 @@ def _content(piece: Any, times: Value, *, ended: bool) -> Value:
     span = {"start": start} | ({"end": end} if end is not None else {})
     if own.get("pruned") is not None:
         span["compacted"] = own["pruned"]
-    kind = piece.get("type")
-    if kind in ("text", "reasoning"):
-        native = piece.get("native") or piece.get("state")
-        return {"type": kind, "text": piece.get("text"), "time": span, "metadata": {"provider": native}}
-    if kind == "tool":
-        call_id = piece.get("callID") or piece.get("id")
-        return {
-            "type": "tool",
-            "callID": call_id,
-            "tool": piece.get("name"),
-            "state": _state(piece.get("state"), span),
-        }
-    return piece
+    convert = _PIECES.get(str(piece.get("type")))
+    return piece if convert is None else convert(piece, span)
+
+
+def _words(piece: Value, span: Value) -> Value:
+    native = piece.get("native") or piece.get("state")
+    about = {"provider": native}
+    return {"type": piece["type"], "text": piece.get("text"), "time": span, "metadata": about}
+
+
+def _call(piece: Value, span: Value) -> Value:
+    state, call_id = _state(piece.get("state"), span), piece.get("callID") or piece.get("id")
+    return {"type": "tool", "callID": call_id, "tool": piece.get("name"), "state": state}
+
+
+_PIECES = {"text": _words, "reasoning": _words, "tool": _call}
+"""How a piece of a reply becomes a part, by its type."""
 
 
 def _state(value: Any, span: Value) -> Value:
@@ -380,7 +395,7 @@ class DatabaseReader:
                 if interrupted:
                     yield from self._pass(connection)  # whatever came since that reading began
         except sqlite3.Error as error:
-            raise OSError(f"the database cannot be read: {error}") from error
+            raise OSError(f"cannot read the database: {error}") from error
 
     def _pass(self, connection: Connection) -> Iterator[tuple[int, bytes, list[Record]]]:
         connection.execute("BEGIN")

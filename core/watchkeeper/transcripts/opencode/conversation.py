@@ -321,6 +321,10 @@ class Stored(NamedTuple):
     """As of a part, of its own record."""
 
 
+Reported = tuple[list[Record], str]
+"""What a part says, and how much of it that is: `done` (all), `call` (its result is to come), or `raw`."""
+
+
 class Here(NamedTuple):
     """The place of a part."""
 
@@ -334,57 +338,16 @@ class Here(NamedTuple):
     settled: bool
     in_summary: bool
 
-    def part(self, part: Part, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
-        """What a part says now, and what was reported of it then: `done`, `call`, or `raw`."""
+    def part(self, value: dict[str, Any], before: str | None) -> Reported:
+        """What a part says now, given what was reported of it before."""
         kind = text_of(value.get("type")) or "?"
-        agent, info = self.conversation.key, self.info
-        if kind in ("text", "reasoning"):
-            return self._text(kind, value, before)
-        if kind == "tool":
-            return self._tool(value, before)
-        if kind == "step-finish":
-            usage = tokens_of(value.get("tokens"))
-            if usage is None:
-                return [Raw("part/step-finish", NOT_FOR_US)], "done"
-            at = time_of(info.get("time"), "completed", "created")
-            steps = sum((each.value or {}).get("type") == "step-finish" for each in self.stored.parts)
-            # A message's own cost is that of all its steps together.
-            logged = (
-                value
-                if cost_of(value.get("cost")) is not None or steps > 1
-                else value | {"cost": info.get("cost")}
-            )
-            return [self.conversation.model_call(self.part_id, info, usage, logged, self.said, at)], "done"
-        if kind == "file":
-            return [self._say([file_block(value)], self._at(value))], "done"
-        if kind == "subtask":
-            reported = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
-            return [
-                self._say(
-                    [{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {reported}"}],
-                    self._at(value),
-                )
-            ], "done"
-        if kind == "retry":
-            error = value.get("error")
-            text = words_of(error) if isinstance(error, dict) else "retried"
-            uid = self.conversation.uid(info, self.place, "retry")
-            return [Failure(agent, "retry", text, time_of(value.get("time"), "created"), uid)], "done"
-        if kind == "compaction":
-            if info.get("role") == "assistant":
-                return self.conversation.marked(info, self.place, value), "done"
-            return [Raw("part/compaction", "asks for a compaction; its summary covers it")], "done"
-        if kind in HOUSEKEEPING:
-            return [Raw(f"part/{kind}", NOT_FOR_US)], "done"
-        return [Raw(f"part/{kind[:60]}", "unknown record type")], "done"
+        return _PARTS.get(kind, Here._unknown)(self, kind, value, before)
 
     def first_uid(self, value: dict[str, Any]) -> str | None:
         """The `uid` of the first message that a part became; None where it became none."""
-        if value.get("type") == "tool":
-            return self._uid(f"{self._call_id(value)}:call")
-        if value.get("type") not in ("text", "reasoning", "file", "subtask"):
+        if text_of(value.get("type")) not in _SAID:
             return None
-        records, _ = self.part(Part(self.part_id, b"", value), value, None)
+        records, _ = self.part(value, None)
         return records[0].uid if isinstance(records[0], ImportedMessage) else None
 
     def _call_id(self, value: dict[str, Any]) -> str:
@@ -414,28 +377,73 @@ class Here(NamedTuple):
             self.conversation.key, self._uid(what), role, content, at, key, injected, copied
         )
 
-    def _text(self, kind: str, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
+    def _text(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        unsaid = self._unsaid(kind, value, before)
+        if unsaid is not None:
+            return unsaid
+        if self.in_summary:
+            return [Raw("part/text", "part of a compaction summary")], "done"
+        said = {"type": "text", "text": value["text"]}
+        return [self._say([said], self._at(value), injected=value.get("synthetic") is True)], "done"
+
+    def _reasoning(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        unsaid = self._unsaid(kind, value, before)
+        if unsaid is not None:
+            return unsaid
+        block = {"type": "thinking", "thinking": value["text"]}
+        signature = signature_of(value)
+        return [
+            self._say([block | {"signature": signature} if signature else block], self._at(value))
+        ], "done"
+
+    def _unsaid(self, kind: str, value: dict[str, Any], before: str | None) -> Reported | None:
+        """What is reported of a text that has no words yet, or none at all; None where it has some."""
         text = value.get("text")
         times = value.get("time")
         going = isinstance(times, dict) and "end" not in times and self.info.get("role") == "assistant"
-        going = going and not self.settled
-        if going:
+        if going and not self.settled:
             return ([] if before == "raw" else [Raw(f"part/{kind}", "still being written")]), "raw"
         if not isinstance(text, str):
-            return [Raw(f"part/{kind}", "without a text")], "done"
-        if not text:
-            return [Skipped("an empty text")], "done"
-        if self.in_summary and kind == "text":
-            return [Raw("part/text", "is in its compaction's summary")], "done"
-        if kind == "text":
-            said = {"type": "text", "text": text}
-            return [self._say([said], self._at(value), injected=value.get("synthetic") is True)], "done"
-        block = {"type": "thinking", "thinking": text}
-        signature = signature_of(value)
-        said = block | {"signature": signature} if signature else block
+            return [Raw(f"part/{kind}", "without text")], "done"
+        return None if text else ([Skipped("empty text")], "done")
+
+    def _file(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        return [self._say([file_block(value)], self._at(value))], "done"
+
+    def _subtask(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        reported = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
+        said = {"type": "text", "text": f"@{value.get('agent') or 'agent'}: {reported}"}
         return [self._say([said], self._at(value))], "done"
 
-    def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
+    def _step_finished(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        info, usage = self.info, tokens_of(value.get("tokens"))
+        if usage is None:
+            return [Raw("part/step-finish", NOT_FOR_US)], "done"
+        at = time_of(info.get("time"), "completed", "created")
+        steps = sum((each.value or {}).get("type") == "step-finish" for each in self.stored.parts)
+        # A message's own cost is that of all its steps together.
+        has_cost = cost_of(value.get("cost")) is not None or steps > 1
+        logged = value if has_cost else value | {"cost": info.get("cost")}
+        return [self.conversation.model_call(self.part_id, info, usage, logged, self.said, at)], "done"
+
+    def _tried_again(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        error = value.get("error")
+        text = words_of(error) if isinstance(error, dict) else "retried"
+        uid, at = self.conversation.uid(self.info, self.place, "retry"), time_of(value.get("time"), "created")
+        return [Failure(self.conversation.key, "retry", text, at, uid)], "done"
+
+    def _compacted(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        if self.info.get("role") == "assistant":
+            return self.conversation.marked(self.info, self.place, value), "done"
+        return [Raw("part/compaction", "a compaction request; covered by its summary")], "done"
+
+    def _known(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        return [Raw(f"part/{kind}", NOT_FOR_US)], "done"
+
+    def _unknown(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
+        return [Raw(f"part/{kind[:60]}", "unknown record type")], "done"
+
+    def _tool(self, kind: str, value: dict[str, Any], before: str | None) -> Reported:
         state = object_of(value.get("state"))
         status = state.get("status")
         ended = status in ("completed", "error") or (
@@ -474,7 +482,6 @@ class Here(NamedTuple):
         found.append(ToolResult(agent, call_id, _outcome(state, failed), end))
         if name == "todowrite" and not failed and isinstance(arguments.get("todos"), list):
             found.append(plan_of(agent, name, arguments["todos"], at))
-        self.conversation.note_emptied(value)
         return found, "done"
 
     def _child(
@@ -495,6 +502,23 @@ class Here(NamedTuple):
             at=at,
             status=_CHILD_STATUS.get(str(state.get("status"))),
         )
+
+
+_PARTS: dict[str, Callable[[Here, str, dict[str, Any], str | None], Reported]] = {
+    "text": Here._text,
+    "reasoning": Here._reasoning,
+    "tool": Here._tool,
+    "file": Here._file,
+    "subtask": Here._subtask,
+    "step-finish": Here._step_finished,
+    "retry": Here._tried_again,
+    "compaction": Here._compacted,
+    **dict.fromkeys(HOUSEKEEPING, Here._known),
+}
+"""What is done with a part, by its type."""
+
+_SAID = frozenset({"text", "reasoning", "tool", "file", "subtask"})
+"""Parts that become messages."""
 
 
 def _outcome(state: dict[str, Any], failed: bool) -> Any:
@@ -602,7 +626,7 @@ class Conversation:
             if stored.changed:
                 yield (
                     stored.data,
-                    [Raw("message", "broken JSON" if stored.data else "empty, or not to be read")],
+                    [Raw("message", "broken JSON" if stored.data else "empty or unreadable")],
                 )
             for part in stored.parts:
                 if part.changed:
@@ -633,7 +657,7 @@ class Conversation:
             if value is None:
                 if part.changed and keeping.get(part.id) != "raw":
                     keeping[part.id] = "raw"
-                    yield part.data, [Raw("part", "broken JSON" if part.data else "empty, or not to be read")]
+                    yield part.data, [Raw("part", "broken JSON" if part.data else "empty or unreadable")]
                 continue
             kind = value.get("type")
             step += kind == "step-start"
@@ -648,9 +672,9 @@ class Conversation:
             if before == "done":
                 self.note_emptied(value)
                 continue
-            records, stage = here.part(part, value, before)
-            if stage is not None:
-                keeping[part.id] = stage
+            records, keeping[part.id] = here.part(value, before)
+            if keeping[part.id] == "done":
+                self.note_emptied(value)
             if records:
                 yield part.data, records
         if settled:
