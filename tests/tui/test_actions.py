@@ -355,7 +355,7 @@ async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(
         await shows(pilot, "until ")
         shown = text_of(pilot)
         assert "◷1" in shown, "the header counts them"
-        assert "◷ explorer-1 (explorer) limit until" in shown
+        assert "◷ explorer-1 limit until" in shown
         assert "in 1:12:03" in shown
         await pilot.press("r")
         assert await commands(pilot, desk, 1) == [("resume", "explorer1", None, {})]

@@ -23,11 +23,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
 _ROW = re.compile(r"^\| (\d+) \| (live|imported) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 
 ANSWERS = {
-    1: r"coder-4\b.*compacts in", 2: r"! coder-23 \(explorer\) silent bash for 25:",
+    1: r"coder-4\b.*compacts in", 2: r"! coder-23 silent bash for 25:00",
     3: r"(?s)3 coder-23 \(explorer\) .*! silent  bash for 25:00.*2 processes \(sleep\)",
     4: r"by cost per minute[^\n]*\n[^\n]*\$/m[^\n]*\n[^\n]*coder-9\b[^\n]*3\.6",
     5: r"(?s)Depends on.*coder-3.*release \(explorer\) +after coder-3", 6: r"ModuleNotFoundError: No module named 'ledger'",
-    7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"◷ ├╴coder-12 \(explorer\) +limit 1:\d\d:\d\d\b",
+    7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"◷ coder-12 limit until",
     11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█", 12: r"\$4\.82",
     13: r"revision 2: because the ledger was split \(30 tasks",
     14: r"All tests pass; the cache keeps its entries\.", 15: r"AssertionError: cache\.size == 2",

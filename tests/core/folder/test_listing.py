@@ -70,7 +70,7 @@ def test_no_page_is_larger_than_its_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"path": "/etc"}, "is absolute"),
+        ({"path": "/etc"}, "is an absolute path"),
         ({"path": "src/../.."}, "leaves the workspace"),
         ({"path": "out"}, "leads outside the workspace"),
         ({"path": "nowhere"}, "'nowhere' does not exist"),

@@ -172,7 +172,7 @@ def test_a_database_in_use_is_not_moved(tmp_path: Path) -> None:
     with pytest.raises(DrivenElsewhere, match="open in another program"):
         move_database(path, target)
     lease = Lease.acquire(path, "abcd2345")
-    with pytest.raises(DrivenElsewhere, match="session abcd2345 runs"):
+    with pytest.raises(DrivenElsewhere, match="session abcd2345 is using"):
         move_database(path, target)
     lease.release()
     connection.execute("UPDATE sessions SET goal = 'goes on'")

@@ -170,7 +170,7 @@ class Header(Widget):
             found = [each for each in snapshot.agents if each.id in snapshot.flagged]
             condition = report_condition(snapshot, found[0]) if found else None
             if condition is not None:
-                name = clip(sanitize(found[0].full_label), 32)
+                name = clip(sanitize(found[0].label), 32)
                 yield _Need.of_several("✓", len(found), name, f" {condition.note}", "waiting")
 
     def _terminals(self) -> Iterator[_Need]:
@@ -204,7 +204,7 @@ class Header(Widget):
                 note = agent_condition(first, snapshot.state, self._known_until).note
                 why = f" {' '.join(note.removeprefix(word).split())}".rstrip()
             role = roster.roles.get(glyph, "waiting")
-            name = clip(sanitize(first.full_label), 32)
+            name = clip(sanitize(first.label), 32)
             yield _Need.of_several(glyph, len(ids), name, why, role, verb=f" {word}")
 
     def _parked(self, now: float) -> Iterator[list[Piece]]:
@@ -214,7 +214,7 @@ class Header(Widget):
             words = limit_text(parked_limit(first.parked_until, first.status_reason), now)
             more = f" +{len(parked) - 1}" if len(parked) > 1 else ""
             yield [
-                ("◷ ", "slot"), (clip(sanitize(first.full_label), 32), "strong"),
+                ("◷ ", "slot"), (clip(sanitize(first.label), 32), "strong"),
                 (f" {sanitize(words.removeprefix('usage '))}{more}", "slot"),
             ]  # fmt: skip
         elif (session := self._snapshot.session) is not None:
