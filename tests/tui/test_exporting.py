@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.tui.conftest import Desk, shows, until
+from tests.tui.conftest import Desk, shows, text_of, until
 
 WIDE = (160, 40)
 
@@ -38,6 +38,20 @@ async def test_an_unknown_form_is_refused_in_one_line(desk: Desk, here: Path) ->
 
 async def test_a_refusal_of_the_command_is_shown(desk: Desk, here: Path) -> None:
     async with desk.shown("1 Plan", size=WIDE) as pilot:
-        here.rmdir()
+        desk.path.rename(desk.path.with_suffix(".away"))
         await pilot.press("colon", "ctrl+u", *"/export", "enter")
         await shows(pilot, "✗ export failed: ", seconds=60)
+
+
+async def test_an_export_without_its_folder_names_the_folder_and_the_way_out(
+    desk: Desk, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PWD", str(here))
+    async with desk.shown("1 Plan", size=WIDE) as pilot:
+        here.rmdir()
+        await pilot.press("x")
+        await shows(pilot, f"to {here}" if len(str(here)) < 60 else "Export ")
+        await pilot.press("enter")
+        await shows(pilot, "✗ export failed: the folder ", "does not exist; create it, or run `wk export")
+        said = "".join(line.strip() for line in text_of(pilot).splitlines())
+        assert f"{here} does not exist".replace(" ", "") in said.replace(" ", "")

@@ -9,6 +9,7 @@ import pytest
 from tests.tui.conftest import Desk, choose, shows, text_of, until
 from tests.tui.fake_store import insert
 
+from watchkeeper_tui.screens.base import NOTICE_SECONDS
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.widgets.panes import PlanView
 
@@ -87,6 +88,9 @@ async def test_a_workflow_sums_up_its_agents_and_says_which_are_silent(desk: Des
         for name in ("audit (workflow run)", "Find (workflow phase)"):
             await pilot.press("e")
             await shows(pilot, f"! {name}: 1 of 2 agents silent")
+        # The line below the panes says what the row says, when the notice of `e` has gone.
+        desk.time += NOTICE_SECONDS + 1
+        await shows(pilot, "! Find (workflow phase) silent — 1 of 2 agents silent")
 
 
 async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk) -> None:

@@ -45,6 +45,7 @@ from watchkeeper_tui.control import (
     RunRequest,
     StoreControl,
     list_models,
+    start_folder,
     start_run,
 )
 from watchkeeper_tui.formatting import event_facts
@@ -400,7 +401,7 @@ class WatchkeeperApp(ThemedApp):
     def save_picture(self) -> None:
         """Save the screen as SVG in the folder that the dashboard was started in, or hand it to the
         browser."""
-        self.deliver_screenshot(path=str(Path.cwd()))
+        self.deliver_screenshot(path=str(start_folder()))
 
     def on_delivery_complete(self, event: events.DeliveryComplete) -> None:
         event.prevent_default()  # the toolkit would read the path as markup

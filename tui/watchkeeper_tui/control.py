@@ -365,12 +365,27 @@ class Exported:
 
 
 def free_name(folder: Path, session_id: str, form: str) -> Path:
-    """A name that no file has: `SESSION.html`, `SESSION-2.html`, …"""
+    """A name that no file has: `SESSION.html`, `SESSION-2.html`, …
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    if not folder.is_dir():
+        ways = f"create it, or run `wk export {session_id} -o FILE` in another folder"
+        raise FileNotFoundError(f"the folder {folder} does not exist; {ways}")
     path, number = folder / f"{session_id}.{form}", 1
     while os.path.lexists(path):
         number += 1
         path = folder / f"{session_id}-{number}.{form}"
     return path
+
+
+def start_folder() -> Path:
+    """The folder where the dashboard was started, by its name where it is deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path(os.environ.get("PWD") or ".")
 
 
 async def export(database_path: Place, session_id: str, form: str, folder: Path) -> Exported:

@@ -233,7 +233,7 @@ class PlanRows(Sequence[PlanRow]):
             task=task,
             agent=agent,
             condition=_with_those_below(
-                _condition(task, agent, snapshot, self.now), place, agent, snapshot, self.now
+                row_condition(task, agent, snapshot, self.now), place, agent, snapshot, self.now
             ),
             expandable=place.expandable,
             expanded=place.expanded,
@@ -382,7 +382,7 @@ def _sort_below(roots: list[Node], snapshot: Snapshot, now: float, order: str) -
 
 
 def _urgency(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> float:
-    role = _condition(task, agent, snapshot, now).role
+    role = row_condition(task, agent, snapshot, now).role
     return -float(_URGENT.index(role)) if role in _URGENT else -float(len(_URGENT))
 
 
@@ -464,7 +464,10 @@ def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
     )
 
 
-def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> Condition:
+def row_condition(
+    task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float
+) -> Condition:
+    """The state of a task and its agent, without what is below them."""
     if task is None or task.status == "done":
         flagged = report_condition(snapshot, agent)
         if flagged is not None:

@@ -17,7 +17,7 @@ from watchkeeper.store.projection import AgentFacts, CompactionFacts, TaskFacts
 from watchkeeper.store.snapshot import ApprovalFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.snapshot import Condition, SessionState, Snapshot
 
 OPENED_READ_ONLY = "opened read-only"
 """Why a session is only looked at that the user opened so."""
@@ -33,6 +33,8 @@ class Target:
     """The tasks of the rows, also those that no agent has yet."""
     read_only: str = ""
     """Why the session is only looked at; empty where it is not."""
+    condition: Condition | None = None
+    """The state of the first row as the plan shows it; None where there is no plan."""
 
     @property
     def agent(self) -> AgentFacts | None:
@@ -90,9 +92,14 @@ class Request:
 
 
 def target_of(
-    snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]], *, read_only: str = ""
+    snapshot: Snapshot,
+    rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]],
+    *,
+    read_only: str = "",
+    condition: Condition | None = None,
 ) -> Target:
-    """The target that rows of the plan stand for, each agent and task once and as it is now."""
+    """The target that rows of the plan stand for, each agent and task once and as it is now. `condition`: the state
+    of the first row."""
     agents: dict[str, AgentFacts] = {}
     tasks: dict[str, TaskFacts] = {}
     for agent, task in rows:
@@ -102,7 +109,7 @@ def target_of(
             task = snapshot.task(agent.task_id)
         if task is not None:
             tasks.setdefault(task.id, snapshot.task(task.id) or task)
-    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()), read_only)
+    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()), read_only, condition)
 
 
 def is_planner(target: Target) -> bool:

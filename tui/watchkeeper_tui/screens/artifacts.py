@@ -25,6 +25,7 @@ from watchkeeper.store.artifacts import get, ref_of
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Action, bindings
+from watchkeeper_tui.control import start_folder
 from watchkeeper_tui.rendering.documents import LineCache, artifact_units, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
 from watchkeeper_tui.screens.base import ReadingScreen
@@ -229,7 +230,7 @@ class ArtifactsScreen(ReadingScreen):
             self.app.deliver_binary(BytesIO(data), save_filename=file_name(artifact.name))
             return
         self.prompt.ask_line(
-            [[("Save as", "strong"), (f"  in {sanitize(str(Path.cwd()))}", "muted")]],
+            [[("Save as", "strong"), (f"  in {sanitize(str(start_folder()))}", "muted")]],
             lambda typed: self._save(Path(typed.strip()).expanduser(), data),
             kind="save",
             value=file_name(artifact.name),

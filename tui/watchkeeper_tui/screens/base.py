@@ -596,9 +596,9 @@ class WatchScreen(Screen[None]):
 
     def ask_export(self, session_id: str, name: str) -> None:
         """Ask in which form to export a session. `name` is sanitised."""
-        from watchkeeper_tui.control import FORMS
+        from watchkeeper_tui.control import FORMS, start_folder
 
-        folder = Path.cwd()
+        folder = start_folder()
         answers: list[Piece] = []
         for key, (form, words) in FORMS.items():
             enter: list[Piece] = [(" ", "text"), ("↵", "key")] if form == _USUAL_FORM else []
@@ -633,10 +633,10 @@ class WatchScreen(Screen[None]):
         self.run_worker(self._export(session_id, form), exit_on_error=False, group="export")
 
     async def _export(self, session_id: str, form: str) -> None:
-        from watchkeeper_tui.control import export
+        from watchkeeper_tui.control import export, start_folder
 
         try:
-            done = await export(self.watch_app.database_path, session_id, form, Path.cwd())
+            done = await export(self.watch_app.database_path, session_id, form, start_folder())
             problem = done.problem
         except (OSError, ValueError, KeyError) as error:
             problem = str(error)

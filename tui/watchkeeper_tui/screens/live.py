@@ -350,7 +350,10 @@ class LiveScreen(SessionScreen, ActingScreen):
         chosen = plan.selected
         rows = marked or ([chosen] if chosen is not None else [])
         return target_of(
-            self.newest, [(row.agent, row.task) for row in rows], read_only=self.watch_app.read_only
+            self.newest,
+            [(row.agent, row.task) for row in rows],
+            read_only=self.watch_app.read_only,
+            condition=rows[0].condition if rows else None,
         )
 
     # Selection.

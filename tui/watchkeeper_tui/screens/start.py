@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,7 +14,7 @@ from textual.widgets import Input, Label
 from watchkeeper.store.driver import Connection, Queries
 from watchkeeper.store.search.messages import list_sessions
 from watchkeeper_tui.actions import Group, bindings
-from watchkeeper_tui.control import ModelChoice, RunRequest
+from watchkeeper_tui.control import ModelChoice, RunRequest, start_folder
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.bars import KeyLine, Prompt, StatusLine, TextLine
@@ -135,7 +134,7 @@ class StartScreen(WatchScreen):
         """The server on this machine that has a model which was chosen, by the model."""
         self._listed_for: str | None = None
         """The workspace whose models and roles were asked for."""
-        folder = workspace or str(Path.cwd())
+        folder = workspace or str(start_folder())
         # A name that would be shown as another one is left to the user to type.
         self._given = {"goal": sanitize(goal), "workspace": folder if sanitize(folder) == folder else ""}
 

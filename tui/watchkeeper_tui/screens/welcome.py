@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,7 +14,7 @@ from textual.widget import Widget
 from watchkeeper.records.readers import labels
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Action, bindings
-from watchkeeper_tui.control import RunRequest
+from watchkeeper_tui.control import RunRequest, start_folder
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.bars import KeyLine, Prompt, StatusLine
@@ -177,7 +176,7 @@ class WelcomeScreen(WatchScreen):
             self.view, [("Found here", "strong"), ("  not imported yet", "muted")], self.watch_app.palette
         )
         label = sanitize(row.label) if row is not None else "the newest program"
-        folder = clip(sanitize(Path.cwd().name) or "/", 24)
+        folder = clip(sanitize(start_folder().name) or "/", 24)
         choices: list[tuple[str, str, str]] = [
             ("w", f"watch the newest session of {label}", "live"),
             ("i", "import every session found here", "history, cost and search"),

@@ -25,6 +25,7 @@ from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.control import Sent
 from watchkeeper_tui.pages.memory import compaction_pieces
+from watchkeeper_tui.plan_tree import row_condition
 from watchkeeper_tui.requests import Target
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
 from watchkeeper_tui.snapshot import (
@@ -37,7 +38,6 @@ from watchkeeper_tui.snapshot import (
     budget_share,
     budget_words,
     report_condition,
-    task_condition,
 )
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.rows import Piece, clip_pieces, content, pieces_width
@@ -706,14 +706,12 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
 def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
     """The state of the selected row, in full."""
     task, agent = (target.tasks[0] if target.tasks else None), target.agent
-    if agent is not None and (task is None or task.status == "running"):
-        condition = agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
-        note = condition.note or clip(sanitize(agent.goal), 200)
-    elif task is not None:
-        condition = task_condition(task)
-        note = condition.note or clip(sanitize(task.result or ""), 300)
-    else:
+    if agent is None and task is None:
         return [("select an agent: j k move, Enter opens, ? lists all keys", "faint")]
+    condition = target.condition or row_condition(task, agent, snapshot, now)
+    is_at_work = agent is not None and (task is None or task.status == "running")
+    about = agent.goal if agent is not None and is_at_work else task.result if task is not None else None
+    note = condition.note or clip(sanitize(about or ""), 300)
     name = (
         sanitize(agent.full_label) if agent is not None else sanitize(task.label) if task is not None else ""
     )
