@@ -19,7 +19,7 @@ from tests.tui.hostile import ATTACKS, judge
 from watchkeeper.store.agent_snapshot import StoredMessage, ToolCallFacts
 from watchkeeper_tui.pages.transcript import Item, ItemState, item_units, items_of
 from watchkeeper_tui.reader import fold_message
-from watchkeeper_tui.rendering.code import Line, language_named, language_of
+from watchkeeper_tui.rendering.code import language_named, language_of
 from watchkeeper_tui.rendering.documents import (
     LazyLines,
     LineCache,
@@ -33,7 +33,7 @@ from watchkeeper_tui.sanitize import sanitize, sanitize_text
 from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.theming import ROLES
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.rows import PageLine
+from watchkeeper_tui.widgets.rows import Line, PageLine
 
 FORMATS = [
     "", "markdown", "document", "diff", "hunk", "python", "bash", "json", "html", "yaml", "numbered python",

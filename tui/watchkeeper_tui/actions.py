@@ -116,6 +116,8 @@ _PAGE_WORDS = ("memory", "context", "usage", "cost")
 _PANES = "live replay"
 _PAGES = "sessions message compare compaction timeline usage chart artifacts fleet workers fork approval question start task replay"
 _MESSAGES = "agent replay.agent message"
+_FOUND_IN = ("message", "compaction", "artifacts", "timeline", "usage", "fleet", "workers", "compare", "help")
+"""Where `/` finds text, as `SearchScreen` does."""
 _COPIES = "live message compare compaction timeline usage artifacts fleet workers"
 
 TABLE: tuple[Action, ...] = (
@@ -235,12 +237,13 @@ TABLE: tuple[Action, ...] = (
     # What is where: one pane's own.
     Action("next", "n", "Next", "next or previous search match", "agent", footer="replay timeline message artifacts", call="next(1)",
            former="agent.next_match replay.next_match replay.next_mark timeline.next message.next artifacts.next",
-           on={"replay": On("", "next or previous mark (✗ failure, ◆ compaction, ✓ task done) or transcript search match"),
-               "axis": On("", "next or previous failure, stopped process or resume"),
-               "message": On("", "next or previous match, or message cited by the observation"),
-               "artifacts": On("", "next or previous artifact")}),
-    Action("previous", "N", "Previous", "", "agent replay axis message artifacts", footer="replay timeline message artifacts",
-           call="next(-1)",
+           on={**dict.fromkeys(_FOUND_IN, On(call="find_next(1)")),
+               "replay": On("", "next or previous mark (✗ failure, ◆ compaction, ✓ task done) or transcript search match"),
+               "timeline": On("", "next or previous failure, stopped process, resume or search match", "find_next(1)"),
+               "message": On("", "next or previous match, or message cited by the observation", "find_next(1)"),
+               "artifacts": On("", "next or previous search match; without a search, artifact", "find_next(1)")}),
+    Action("previous", "N", "Previous", "", "agent replay", footer="replay timeline message artifacts",
+           call="next(-1)", on=dict.fromkeys(_FOUND_IN, On(call="find_next(-1)")),
            former="agent.previous_match replay.previous_match replay.previous_mark timeline.previous message.previous artifacts.previous"),
     Action("block.next", "}", "Next message", "next or previous message", _MESSAGES, footer="message", call="step_message(1)",
            on={"message": On(call="jump('message')")},
@@ -262,8 +265,8 @@ TABLE: tuple[Action, ...] = (
     Action("tab.next", "full_stop,l,right", "Next tab", "", "agent", group=MOVE, call="tab(1)", former="agent.next_tab replay.next_tab"),
     Action("replay.tab_previous", "comma,h", "Previous tab", "previous or next tab of the agent", "replay.agent", group=MOVE, call="tab(-1)"),
     Action("replay.tab_next", "full_stop,l", "Next tab", "", "replay.agent", group=MOVE, call="tab(1)"),
-    Action("fold", "left,h", "Collapse", "collapse or expand a branch", "plan", group=MOVE, call="screen.fold(True)"),
-    Action("unfold", "right,l", "Expand", "", "plan", group=MOVE, call="screen.fold(False)"),
+    Action("fold", "h,left", "Collapse", "collapse or expand a branch", "plan", group=MOVE, call="screen.fold(True)"),
+    Action("unfold", "l,right", "Expand", "", "plan", group=MOVE, call="screen.fold(False)"),
     Action("timeline.left", "left,h", "Earlier", "move the cursor earlier or later", "axis", group=MOVE, footer="timeline", call="seek(-1)"),
     Action("timeline.right", "right,l", "later", "", "axis", group=MOVE, footer="timeline", call="seek(1)"),
     Action("timeline.left10", "[,shift+left", "Ten cells earlier", "move ten cells earlier or later", "axis", group=MOVE, call="seek(-10)"),
@@ -317,6 +320,7 @@ TABLE: tuple[Action, ...] = (
                "compaction": On("Unfold", "unfold a message or observation; on → or !, open the messages"),
                "message": On("Unfold", "fold or unfold"), "artifacts": On("Fold", "fold or unfold an object, array, long text or row"),
                "timeline": On("Replay from here", "replay the session from this point"), "usage": On("Sessions", "list these sessions"),
+               "compare": On("Both sides", "show both sides of the line in full"),
                "workers": On("Session", "open the first session of the worker"), "fleet": On("", "open the session"),
                "replay": On("", "go to the selected event or compaction; press again to open it")}),
     Action("attention", "e", "Needs you", "next row that needs you, then sessions in other terminals", footer="fleet",
@@ -349,7 +353,8 @@ TABLE: tuple[Action, ...] = (
            on={"sessions": On("Search", "search as you type, including messages, newest first; enter ranks by match", "search"),
                "plan": On("", "filter the rows by name, state or model"),
                "events": On("", "filter the events by text"),
-               "agent": On("", "search the transcript, facts and observations"), "fork": On("", "filter the steps")}),
+               "agent": On("", "search the transcript, facts and observations"), "fork": On("", "filter the steps"),
+               **dict.fromkeys(_FOUND_IN, On("Find", "find text in the focused list or text; enter goes to the first match", "find"))}),
     Action("filter.drop", "backspace", "Remove last filter", "remove the last filter", "live replay sessions compaction",
            group=FIND,
            call="drop_filter", former="replay.drop_filter sessions.drop_filter compaction.drop_filter"),
@@ -465,7 +470,7 @@ def bindings(scope: str) -> list[BindingType]:
 
 PANES_OF = {
     "live": ("plan", "agent"),
-    "replay": ("replay.agent",),
+    "replay": ("replay.agent", "plan"),
     "timeline": ("axis",),
     "task": ("choices",),
 }

@@ -14,12 +14,11 @@ from watchkeeper.store.agent_snapshot import ToolCallFacts, ViewFacts
 from watchkeeper.store.imports import imported_from
 from watchkeeper.store.outcome import RunEnding, RunOutcome
 from watchkeeper.store.projection import AgentFacts
-from watchkeeper_tui.rendering.code import Line
 from watchkeeper_tui.rendering.documents import LineCache, chunks, render_text
 from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
-from watchkeeper_tui.widgets.rows import PageLine
+from watchkeeper_tui.widgets.rows import Line, PageLine
 
 UNLOGGED_WORDS = "not in the imported log"
 

@@ -15,7 +15,7 @@ from watchkeeper.store.commands import unified_diff
 from watchkeeper_tui import formatting
 from watchkeeper_tui.pages import PageContext
 from watchkeeper_tui.pages.memory import PASS_KEY
-from watchkeeper_tui.rendering.code import Line, changed_lines, harmless, language_of, marked
+from watchkeeper_tui.rendering.code import changed_lines, harmless, language_of
 from watchkeeper_tui.rendering.documents import (
     NUMBERED,
     LineCache,
@@ -28,7 +28,7 @@ from watchkeeper_tui.rendering.documents import (
 )
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState, TranscriptBlock
-from watchkeeper_tui.widgets.rows import PageLine, Piece, clip_pieces, pieces_width
+from watchkeeper_tui.widgets.rows import Line, PageLine, Piece, clip_pieces, marked, pieces_width
 
 BOUNDARY = "boundary"
 """The id of the line below which messages are verbatim."""

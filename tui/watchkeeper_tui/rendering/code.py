@@ -15,10 +15,7 @@ from typing import Any
 from rich.cells import get_character_cell_size
 
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.widgets.rows import Piece
-
-Line = tuple[Piece, ...]
-"""One line: texts without a line break, each with the role that styles it."""
+from watchkeeper_tui.widgets.rows import Line, Piece, slice_pieces
 
 MOST_HIGHLIGHTED = 100_000
 """Characters of a text that is highlighted at once; a longer one is plain. Chunks are far shorter."""
@@ -181,23 +178,6 @@ def changed_lines(text: str) -> tuple[int, int]:
     return roles.count("done"), roles.count("failed")
 
 
-def marked(line: Line, words: Sequence[str]) -> Line:
-    """The line with each of the words (in lower case) marked, wherever it is in it."""
-    if not words:
-        return line
-    text = "".join([piece for piece, _ in line])
-    folded = text.casefold()
-    if len(folded) != len(text):  # places in the one are not places in the other
-        return line
-    found: list[Piece] = []
-    at = 0
-    for match in re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), folded):
-        found += slice_pieces(line, at, match.start())
-        found.append((text[match.start() : match.end()], "match"))
-        at = match.end()
-    return (*found, *slice_pieces(line, at, len(text))) if found else line
-
-
 def wrap_line(line: Sequence[Piece], width: int) -> Iterator[Line]:
     """The line as rows of at most `width` columns. No character is dropped."""
     text = line[0][0] if len(line) == 1 else "".join([piece for piece, _ in line])
@@ -233,20 +213,6 @@ def row_ends(text: str, width: int) -> Iterator[int]:
         if character == " ":
             space = at
     yield length
-
-
-def slice_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Line:
-    """The characters `begin` to `end` of a line of pieces."""
-    found: list[Piece] = []
-    at = 0
-    for text, role in pieces:
-        if at >= end:
-            break
-        part = text[max(0, begin - at) : end - at]
-        if part:
-            found.append((part, role))
-        at += len(text)
-    return tuple(found)
 
 
 @lru_cache(16)

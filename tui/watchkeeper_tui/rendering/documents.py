@@ -21,19 +21,17 @@ from typing import Any, overload
 
 from watchkeeper.records.text import plural
 from watchkeeper_tui.rendering.code import (
-    Line,
     code_lines,
     diff_lines,
     harmless,
     language_of,
-    marked,
     plain_lines,
     wrap_line,
 )
 from watchkeeper_tui.rendering.markdown import markdown_lines
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_text
 from watchkeeper_tui.sanitize import width as cells_of
-from watchkeeper_tui.widgets.rows import PageLine, Piece, WindowedRows, clip_pieces
+from watchkeeper_tui.widgets.rows import Line, PageLine, Piece, WindowedRows, clip_pieces, marked
 
 CHUNK_CHARS = 2_000
 """Characters of a unit, where the text can be cut there."""
@@ -58,6 +56,15 @@ class Unit:
     estimate: int
     """How many lines it may have."""
     render: Callable[[], Sequence[PageLine]]
+    source: Callable[[], str] | None = None
+    """The text that its lines show, where that takes far less time than to render them."""
+
+    def may_hold(self, words: str) -> bool:
+        """Whether a line of it may have the words, in lower case."""
+        if self.source is None:
+            return True
+        text = self.source().casefold()
+        return all(word in text for word in words.split())
 
 
 class LineCache:
@@ -215,6 +222,25 @@ class LazyLines(WindowedRows[PageLine]):
         at = self._names.get(name.partition("/")[0])
         return self._start(at) if at is not None else None
 
+    def around(self, place: int, words: str, *, back: bool) -> tuple[Iterator[PageLine], Iterator[PageLine]]:
+        if not self.units:
+            return iter(()), iter(())
+        known = min(place, len(self) - 1)
+        at, offset = self._locate(known)
+        offset += place - known
+        whole = slice(None)
+        before = [*((each, whole) for each in range(at)), (at, slice(offset))]
+        after = [(at, slice(offset, None)), *((each, whole) for each in range(at + 1, len(self.units)))]
+        if back:
+            before, after = after[::-1], before[::-1]
+        return self._lines_of(after, words, back=back), self._lines_of(before, words, back=back)
+
+    def _lines_of(self, parts: Sequence[tuple[int, slice]], words: str, *, back: bool) -> Iterator[PageLine]:
+        for at, part in parts:
+            if self.units[at].may_hold(words):
+                lines = self._cache.lines(self.units[at])[part]
+                yield from reversed(lines) if back else lines
+
     @cached_property
     def _names(self) -> dict[str, int]:
         return {unit.name: at for at, unit in enumerate(self.units)}
@@ -360,9 +386,8 @@ def text_units(
                 rows = [(rest if number or at else before, *row) for at, row in enumerate(rows)]
             return [PageLine(f"{unit_name}.{at}", row, key, text) for at, row in enumerate(rows)]
 
-        return Unit(
-            unit_name, (width, of, role, tuple(words), hash(part), whole), estimate(part, room), render
-        )
+        version = (width, of, role, tuple(words), hash(part), whole)
+        return Unit(unit_name, version, estimate(part, room), render, lambda: part)
 
     whole = hash(text)
     return [unit(number, part, of) for number, (part, of) in enumerate(chunks(text, format))]
@@ -571,7 +596,10 @@ def csv_units(name: str, text: str, width: int, toggled: frozenset[str]) -> list
                 for place, (at, row, line) in enumerate(found)
             ]
 
-        return Unit(unit_name, (width, opened), len(part), render)
+        def source() -> str:
+            return "\n".join(" ".join([*heads, *row]) for row in part)
+
+        return Unit(unit_name, (width, opened), len(part), render, source)
 
     return [unit(begin) for begin in range(0, len(rows), _NODES)]
 

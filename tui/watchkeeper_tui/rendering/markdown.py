@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from watchkeeper_tui.rendering.code import Line, code_lines, harmless, language_named, wrap_line
+from watchkeeper_tui.rendering.code import code_lines, harmless, language_named, wrap_line
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.widgets.rows import Piece, pieces_width
+from watchkeeper_tui.widgets.rows import Line, Piece, pieces_width
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -36,13 +36,13 @@ from watchkeeper.store.commands import (
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Action, bindings
-from watchkeeper_tui.rendering.code import Line, code_lines, row_ends, slice_pieces
+from watchkeeper_tui.rendering.code import code_lines, row_ends
 from watchkeeper_tui.requests import Request
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.bars import CRAMPED, KeyHint, KeyLine, Prompt, StatusLine
-from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, set_title
+from watchkeeper_tui.widgets.rows import Cell, Column, Line, Piece, RowView, set_title, slice_pieces
 
 AT_ONCE = 50_000
 """Characters that are laid out on the event loop; more are laid out beside it."""

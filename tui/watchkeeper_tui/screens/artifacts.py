@@ -201,7 +201,7 @@ class ArtifactsScreen(ReadingScreen):
         self.set_class(to_list, "-listing")
         (self.listed if to_list else self.page).focus()
 
-    def action_next(self, step: int) -> None:
+    def step_without_search(self, step: int) -> None:
         self.listed.action_move(step)
 
     def action_text(self) -> None:

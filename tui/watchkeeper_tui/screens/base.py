@@ -91,13 +91,119 @@ class _Lines(RowView[PageLine]):
         return (row.pieces,)
 
 
-class HelpScreen(ModalScreen[None]):
-    """Any of its closing keys brings back what was there."""
+class SearchScreen(Screen[None]):
+    """A screen whose lists and texts are searched as in `less`: `/` asks for words, `n` and `N` go from match to match, and
+    `esc` ends the search."""
+
+    sought = ""
+    """What is searched for, as it was typed."""
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.query_one(Prompt)
+
+    @property
+    def searched(self) -> RowView[Any]:
+        """The list or the text with the focus, or the first."""
+        focused = self.focused
+        return focused if isinstance(focused, RowView) else self.query(RowView).first()
+
+    def say(self, text: str, role: str = "text", *, seconds: float = 0.0) -> None:
+        """Show the user a notice. `text` must be sanitised."""
+        raise NotImplementedError
+
+    def clear_notice(self) -> None:
+        """Show no notice any more."""
+        raise NotImplementedError
+
+    def on_opened(self) -> None:
+        """A question opened at the foot of the screen."""
+        self.clear_notice()
+
+    def action_find(self) -> None:
+        """Ask for words, and go to the first match; without words, to the next of those before."""
+        next_key, previous_key = (watch_app(self).key_for(name) for name in ("next", "previous"))
+        hint = f"   {next_key} and {previous_key} go to the next and the previous match"
+        self.prompt.ask_line(
+            [[("Find", "strong"), (hint, "muted")]], self._words_typed, kind="find", enter="Find"
+        )
+
+    def _words_typed(self, text: str) -> None:
+        words = text.strip()
+        self.seek(words or self.sought)
+        self.action_find_next(0 if words else 1)
+
+    def seek(self, words: str) -> None:
+        """Mark these words in every list and text of the screen; empty: end the search."""
+        self.sought = words
+        for view in self.query(RowView):
+            view.mark(words.casefold())
+
+    def action_find_next(self, step: int) -> None:
+        """Go to the next match, to the one before, or (0) to the first from the cursor on."""
+        if not self.sought:
+            self.step_without_search(step)
+            return
+        has_wrapped = self.searched.find(step)
+        if has_wrapped is None:
+            self.say(f"no match for {clip(sanitize(self.sought), 60)}", "waiting", seconds=4)
+        elif has_wrapped:
+            self.say(f"search continued at the {'end' if step < 0 else 'top'}", "muted", seconds=4)
+        else:
+            self.clear_notice()
+
+    def step_without_search(self, step: int) -> None:
+        """What `n` and `N` do where nothing is searched for."""
+        self.say(f"{watch_app(self).key_for('filter')} searches", "muted", seconds=3)
+
+    def action_back(self) -> None:
+        """End the search, or leave the screen."""
+        if self.sought:
+            self.seek("")
+        else:
+            self.app.pop_screen()
+
+
+class TextDialog(ModalScreen[None], SearchScreen):
+    """A long text over the screen. `esc` leads back there."""
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter", "dismiss", "Close", show=False),
+        *bindings("help"),
+        Binding("escape", "back", "Back", show=False),
+        Binding("q", "dismiss", "Close", show=False),
+    ]
+    DEFAULT_CSS = """
+    TextDialog { align: center middle; }
+    TextDialog Prompt, TextDialog StatusLine { dock: bottom; }
+    """
+
+    def compose(self) -> ComposeResult:
+        yield self.text()
+        yield Prompt()
+        yield StatusLine()
+
+    def text(self) -> RowView[PageLine]:
+        """The view of the text."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        self.clear_notice()
+
+    def say(self, text: str, role: str = "text", *, seconds: float = 0.0) -> None:
+        line = self.query_one(StatusLine)
+        line.pieces, line.display = ((text, role),), True
+
+    def clear_notice(self) -> None:
+        self.query_one(StatusLine).display = False
+
+
+class HelpScreen(TextDialog):
+    """Any of its closing keys brings back what was there."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,enter", "dismiss", "Close", show=False),
     ]
 
     def __init__(
@@ -107,8 +213,8 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._groups, self._title = groups, title
 
-    def compose(self) -> ComposeResult:
-        yield _Lines()
+    def text(self) -> RowView[PageLine]:
+        return _Lines()
 
     def on_mount(self) -> None:
         view = self.query_one(_Lines)
@@ -156,7 +262,7 @@ _USUAL_FORM = "html"
 """The form of an export."""
 
 
-class WatchScreen(Screen[None]):
+class WatchScreen(SearchScreen):
     """The common part. A subclass lays out its widgets and follows the newest snapshot."""
 
     VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
@@ -174,10 +280,6 @@ class WatchScreen(Screen[None]):
     @property
     def watch_app(self) -> WatchApp:
         return watch_app(self)
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
 
     @property
     def is_in_sight(self) -> bool:
@@ -302,10 +404,13 @@ class WatchScreen(Screen[None]):
         """What was said last, while it is fresh."""
         return self._notice if now < self._notice_until else ()
 
-    def on_opened(self) -> None:
-        """A question opened at the foot of the screen."""
+    def clear_notice(self) -> None:
         self._notice_until = 0.0
         self.tick(self.watch_app.now())
+
+    def seek(self, words: str) -> None:
+        super().seek(words)
+        self.show_keys()
 
     def on_status_line_said(self, event: StatusLine.Said) -> None:
         self.say(event.text, event.role)
@@ -384,7 +489,8 @@ class WatchScreen(Screen[None]):
 
     def label_of(self, action: Action) -> str:
         """What an action is called here, now."""
-        return action.said(self.scopes).label
+        is_search = action.id == "back" and self.sought
+        return "End search" if is_search else action.said(self.scopes).label
 
     def why_not(self, action: Action) -> str:
         """Why an action is not possible here, now; empty if it is."""
@@ -699,9 +805,6 @@ class PageScreen(WatchScreen):
             self.watch_app.copy_text(text)
             self.say("copied the line", "done", seconds=3)
 
-    def action_back(self) -> None:
-        self.app.pop_screen()
-
 
 class ReadingScreen(PageScreen):
     """A page over an answer of the reader, which is asked when the page opens, and again when something has changed."""
@@ -963,8 +1066,26 @@ class SessionScreen(WatchScreen):
         self.agent_pane.open_tab(event.index)
         self.action_pane("agent")
 
+    _opened_from = ""
+    """The pane from which the agent was opened over the whole screen."""
+
+    def open_agent(self) -> None:
+        """Go to the agent pane, over the whole screen."""
+        before = self.active_pane
+        self.action_pane("agent")
+        if not self.has_class("-zoom") and not self.has_one_pane:
+            self.action_zoom()
+            self._opened_from = before
+
+    def leave_zoom(self) -> None:
+        """Show all panes again, and go back to the pane from which the agent was opened."""
+        before = self._opened_from
+        self.action_zoom()
+        if before:
+            self.action_pane(before)
+
     def action_zoom(self) -> None:
-        name = self.active_pane
+        name, self._opened_from = self.active_pane, ""
         self.toggle_class("-zoom")
         self._arrange(name)
 

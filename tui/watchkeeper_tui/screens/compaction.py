@@ -649,9 +649,6 @@ class CompactionScreen(ActingScreen):
             question, lambda typed: self._typed(BY_ID["pin"], self.target, typed), kind="pin", value=text
         )
 
-    def action_back(self) -> None:
-        self.app.pop_screen()
-
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         line = cast(PageView, event.view).selected
         if line is not None and line.key.startswith((_MESSAGE_KEY, OBSERVATION_KEY)):

@@ -14,7 +14,7 @@ from watchkeeper.store.library import Comparison, SessionSide, TaskPair, TaskSid
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Action, Group, bindings
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import PageScreen
+from watchkeeper_tui.screens.base import HelpScreen, PageScreen
 from watchkeeper_tui.snapshot import SESSION_BADGES, session_state, state_word
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView
 
@@ -119,6 +119,13 @@ class CompareScreen(PageScreen):
         if row is None or row.heading:
             return ()
         return ((f"{row.label}  ", "muted"), *row.left, ("  │  ", "faint"), *row.right)
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        row, compared = self.view.selected, self._comparison
+        if row is not None and compared is not None and not row.heading:
+            ids = (sanitize(compared.left.id), sanitize(compared.right.id))
+            sides = zip(ids, map(_said, (row.left, row.right)), strict=True)
+            self.app.push_screen(HelpScreen([(row.label, [*sides])], title="Compare"))
 
     def action_only_different(self) -> None:
         self._only = not self._only

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
+from textual.binding import BindingType
 from textual.widget import Widget
 
 from watchkeeper.store.fork import ForkResult, Step, fork_session, steps
@@ -19,18 +18,13 @@ from watchkeeper_tui.control import PromptPreview
 from watchkeeper_tui.pages.transcript import ItemState, item_units, items_of
 from watchkeeper_tui.rendering.documents import LineCache, Unit, lazy
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
-from watchkeeper_tui.screens.base import PageScreen
-from watchkeeper_tui.widgets.bars import CRAMPED
+from watchkeeper_tui.screens.base import PageScreen, TextDialog
 from watchkeeper_tui.widgets.rows import Cell, Column, PageLine, PageView, Piece, RowView, content
 
 
-class PromptScreen(ModalScreen[None]):
+class PromptScreen(TextDialog):
     """The messages, with the place from which on the prompt cache is lost. Enter unfolds; esc goes back to the
     question."""
-
-    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close", show=False)]
 
     BACK: ClassVar[str] = "back to the question"
 
@@ -40,8 +34,8 @@ class PromptScreen(ModalScreen[None]):
         self._expanded: frozenset[str] = frozenset()
         self._cache = LineCache()
 
-    def compose(self) -> ComposeResult:
-        yield PageView(id="prompt-preview")
+    def text(self) -> PageView:
+        return PageView(id="prompt-preview")
 
     @property
     def page(self) -> PageView:
@@ -326,4 +320,4 @@ class ForkScreen(PageScreen):
         if self._words:
             self._filter("")
         else:
-            self.app.pop_screen()
+            super().action_back()

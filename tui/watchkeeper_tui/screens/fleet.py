@@ -482,9 +482,6 @@ class FleetScreen(WatchScreen):
             self.watch_app.copy_text(row.id)
             self.say(f"copied {row.id}", "done", seconds=3)
 
-    def action_back(self) -> None:
-        self.app.pop_screen()
-
 
 # --- Workers ------------------------------------------------------------------------------------------------
 

@@ -374,7 +374,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         if event.view is self.plan and self._result is not None and self._enter_opens_result:
             self.watch_app.open_artifacts(self._result.digest)
         elif event.view is self.plan:
-            self._read_agent()
+            self.open_agent()
         elif event.view is self.events:
             row, session = self.events.selected, self.snapshot.session
             if row is not None and session is not None:
@@ -386,12 +386,6 @@ class LiveScreen(SessionScreen, ActingScreen):
             elif chosen is not None:
                 self._show_agent(chosen.id)
 
-    def _read_agent(self) -> None:
-        """Go to the agent pane, over the whole screen."""
-        self.action_pane("agent")
-        if not self.has_class("-zoom") and not self.has_one_pane:
-            self.action_zoom()
-
     def _show_agent(self, agent_id: str | None) -> None:
         place = self.plan.shown.place_of_agent(agent_id)
         if place is None:
@@ -402,7 +396,7 @@ class LiveScreen(SessionScreen, ActingScreen):
 
     def action_back(self) -> None:
         if self.has_class("-zoom"):
-            self.action_zoom()
+            self.leave_zoom()
         elif self._words_of(self.active_pane):
             self._search(self.active_pane, "")
         elif self.plan.marked:
@@ -609,7 +603,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         elif not self.target.tasks:
             self.say("select an agent first", "muted")
             return
-        self._read_agent()
+        self.open_agent()
 
     def action_next_order(self) -> None:
         """Sort the plan in the next order."""

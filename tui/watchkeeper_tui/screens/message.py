@@ -100,12 +100,6 @@ class LinesView(RowView[PageLine]):
         if isinstance(screen, MessageScreen):
             screen.redraw()
 
-    def bring_up(self, row_id: str) -> None:
-        """Select a row, a third of the way down the view."""
-        if self.select(row_id, tell=False):
-            place = self.place_of(row_id) or 0
-            self.scroll_to(y=max(0, place - self._visible_rows() // 3), animate=False, immediate=True)
-
 
 class MessageScreen(WatchScreen):
     """`n` and `N` go through all messages of the session that hold the words, or that an observation cites; Enter unfolds,
@@ -304,7 +298,7 @@ class MessageScreen(WatchScreen):
 
     def why_not(self, action: Action) -> str:
         around, cites = self._around, self._place.observation is not None
-        if action.id == "next" and (around is None or len(around.hits) < 2):
+        if action.id == "next" and not self.sought and (around is None or len(around.hits) < 2):
             return "no cited messages" if cites else "no other matching message in this session"
         if action.id == "compaction.next" and not (around is not None and around.passes):
             return "no compactions"
@@ -321,7 +315,7 @@ class MessageScreen(WatchScreen):
 
     # Going on.
 
-    def action_next(self, step: int) -> None:
+    def step_without_search(self, step: int) -> None:
         around = self._around
         if around is None or not around.hits:
             return
@@ -428,9 +422,6 @@ class MessageScreen(WatchScreen):
         if text:
             self.watch_app.copy_text(text)
             self.say(f"copied {len(text):,} characters", "done", seconds=3)
-
-    def action_back(self) -> None:
-        self.app.pop_screen()
 
 
 def _rule(each: PassRange, width: int) -> PageLine:

@@ -425,7 +425,6 @@ class ReplayScreen(SessionScreen):
         self._agent_id = agent_id
 
     def action_fold(self, fold: bool) -> None:
-        """Asked for by a click on the mark before a name."""
         self.playback.playing = False
         super().action_fold(fold)
 
@@ -515,8 +514,12 @@ class ReplayScreen(SessionScreen):
         )
 
     def action_back(self) -> None:
-        if self._words_of(self.active_pane):
+        if self.has_class("-zoom"):
+            self.leave_zoom()
+        elif self._words_of(self.active_pane):
             self._search(self.active_pane, "")
+        elif self.has_one_pane and self.active_pane != "plan":
+            self.action_pane("plan")
         else:
             self.app.pop_screen()
 
@@ -561,12 +564,11 @@ class ReplayScreen(SessionScreen):
             self._ask()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
-        """Enter: on the plan folds; on an event or a pass goes there, and opens it if it is there already."""
+        """Open the agent of the plan's row; go to an event or a pass, and open it if it is there already."""
         self.playback.playing = False
         row = event.view.selected
         if event.view is self.plan:
-            self.plan.collapsed ^= {event.row_id}
-            self.redraw()
+            self.open_agent()
         elif isinstance(event.view, ReplayEvents):
             newest = self.snapshot.events[-1] if self.snapshot.events else None
             if newest is not None and int(event.row_id) == newest.seq:
@@ -590,7 +592,8 @@ class ReplayScreen(SessionScreen):
 
     @property
     def help_pane(self) -> str:
-        return "replay.agent" if self.active_pane in ("agent", "transcript") else ""
+        panes = {"agent": "replay.agent", "transcript": "replay.agent", "plan": "plan"}
+        return panes.get(self.active_pane, "")
 
     def action_next(self, step: int) -> None:
         """The next match in a transcript that is searched, else the next mark."""

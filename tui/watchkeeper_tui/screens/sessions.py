@@ -200,7 +200,7 @@ class SessionsScreen(WatchScreen):
 
     def __init__(self, words: str = "") -> None:
         super().__init__()
-        self.search_text = words
+        self.search_text = self._opened_with = words
         self._asked = 0
         self._last_asked = 0.0
         self._order = next(iter(ORDERS))
@@ -537,10 +537,10 @@ class SessionsScreen(WatchScreen):
             self.view.marked = frozenset()
             self.view.refresh()
             self.reload()
+        elif self.watch_app.snapshot.session is not None and self.search_text in ("", self._opened_with):
+            self.app.pop_screen()
         elif self.search_text:
             self.reload("")
-        elif self.watch_app.snapshot.session is not None:
-            self.app.pop_screen()
         else:
             self.say("no session is open; Enter opens one, q quits", "muted")
 

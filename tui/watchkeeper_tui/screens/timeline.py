@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -243,6 +243,35 @@ class TimelineView(RowView[TimelineAgent]):
         near = [*self._marks.get(agent.id if agent else "", []), *self._marks.get(None, [])]
         return next((mark for mark in near if mark.kind in MARKS and self.axis.cell(mark.at) == cell), None)
 
+    def find(self, step: int) -> bool | None:
+        """Go to an agent that has the words in its name, where it begins, or to what was done or happened there."""
+        words, here = self.sought, (self._index, self.cursor)
+        found = sorted(
+            {
+                (place, at)
+                for place, agent in enumerate(self.rows)
+                for at, text in self._moments(place, agent)
+                if words in text.casefold()
+            }
+        )
+        later = [each for each in found if (each > here if step else each >= here)]
+        before = [each for each in found if each < here]
+        near = before[-1:] if step < 0 else later[:1]
+        if not found:
+            return None
+        place, at = near[0] if near else found[-1 if step < 0 else 0]
+        self.select(self.rows[place].id)
+        self.look_at(at)
+        return not near
+
+    def _moments(self, place: int, agent: TimelineAgent) -> Iterator[tuple[float, str]]:
+        """When an agent begins, what it did, and what happened to it; what happened to all is the first one's. Sanitised."""
+        yield agent.begins, sanitize(agent.label)
+        for span in self.timeline.spans.get(agent.id, ()):
+            yield span.begins, f"{span.activity.value} {sanitize(span.label)}"
+        for mark in (*self._marks.get(agent.id, ()), *(self._marks.get(None, ()) if not place else ())):
+            yield mark.at, f"{mark.kind.value} {sanitize(mark.label)}"
+
     # Moving.
 
     def action_seek(self, cells: int) -> None:
@@ -265,8 +294,8 @@ class TimelineView(RowView[TimelineAgent]):
         self._fit()
         self._moved()
 
-    def action_next(self, direction: int) -> None:
-        """To the next failure, kill or resume, whichever agent's it is."""
+    def go_to_mark(self, direction: int) -> None:
+        """Go to the next failure, kill or resume, whichever agent's it is."""
         cell = self.axis.cell(self.cursor)
         marks = [
             mark for mark in self.timeline.marks if mark.kind in MARKS and mark.kind is not MarkKind.ENDED
@@ -469,6 +498,9 @@ class TimelineScreen(ReadingScreen):
 
     def copied(self) -> str:
         return "".join(text for text, _ in self.standing(0.0))
+
+    def step_without_search(self, step: int) -> None:
+        self.view.go_to_mark(step)
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         self.watch_app.open_replay(self.session_id, moment=self.view.cursor)

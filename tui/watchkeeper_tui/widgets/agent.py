@@ -404,10 +404,6 @@ class AgentPane(Vertical):
         self.page.select(f"{item.block.key}.0", tell=False)
         self.page.show_from_cursor()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        # Without a search, n and N are the screen's.
-        return bool(self.filter_words) and PAGES[self.tab].name == "Transcript" if action == "find" else True
-
     def action_next(self, step: int) -> None:
         """Go to the next item of the transcript that has the words of the search, or to the one before."""
         if not self._go_to(self._matches(), step):

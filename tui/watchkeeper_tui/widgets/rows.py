@@ -6,7 +6,8 @@ user scrolls away, and then counts new rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -45,6 +46,8 @@ class PageLine:
 
 Piece = tuple[str, str]
 """Sanitised text, and the role that styles it."""
+Line = tuple[Piece, ...]
+"""One line: texts without a line break, each with the role that styles it."""
 Cell = Sequence[Piece]
 
 
@@ -167,6 +170,37 @@ def clip_pieces(pieces: Cell, cells: int) -> list[Piece]:
     return kept
 
 
+def slice_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Line:
+    """The characters `begin` to `end` of a line of pieces."""
+    found: list[Piece] = []
+    at = 0
+    for text, role in pieces:
+        if at >= end:
+            break
+        part = text[max(0, begin - at) : end - at]
+        if part:
+            found.append((part, role))
+        at += len(text)
+    return tuple(found)
+
+
+def marked(line: Line, words: Sequence[str]) -> Line:
+    """The line with each of the words (in lower case) marked, wherever it is in it."""
+    if not words:
+        return line
+    text = "".join([piece for piece, _ in line])
+    folded = text.casefold()
+    if len(folded) != len(text):  # places in the one are not places in the other
+        return line
+    found: list[Piece] = []
+    at = 0
+    for match in re.finditer("|".join(map(re.escape, sorted(words, key=len, reverse=True))), folded):
+        found += slice_pieces(line, at, match.start())
+        found.append((text[match.start() : match.end()], "match"))
+        at = match.end()
+    return (*found, *slice_pieces(line, at, len(text))) if found else line
+
+
 def pieces_width(pieces: Cell) -> int:
     """Columns that the pieces take."""
     return sum(cell_len(text) for text, _ in pieces)
@@ -186,6 +220,18 @@ class WindowedRows(Sequence[T]):
     def place_of(self, row_id: str) -> int | None:
         """The number of the row with that id; None where there is none."""
         raise NotImplementedError
+
+    def around(self, place: int, words: str, *, back: bool) -> tuple[Iterator[T], Iterator[T]]:
+        """As `rows_around`. Rows that cannot have the words may be left out: they are not made."""
+        raise NotImplementedError
+
+
+def rows_around(rows: Sequence[T], place: int, *, back: bool) -> tuple[Iterator[T], Iterator[T]]:
+    """The rows from a place on to the end, then those from the beginning to that place; `back`: the rows before the place
+    up to the beginning, then those from the end."""
+    before, after = range(place), range(place, len(rows))
+    order = (reversed(before), reversed(after)) if back else (iter(after), iter(before))
+    return (rows[at] for at in order[0]), (rows[at] for at in order[1])
 
 
 class _Look(NamedTuple):
@@ -292,6 +338,41 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         return self.COLUMNS
 
     # What others use.
+
+    sought = ""
+    """What is searched for: marked in every row that has it."""
+
+    def mark(self, words: str) -> None:
+        """Mark these words, in lower case; empty: none."""
+        self.sought = words
+        self.repaint_changed()
+
+    def find(self, step: int) -> bool | None:
+        """Go to a row that has what is searched for: the first from the cursor on (0), the next (1) or the one before (-1).
+        Returns whether the search went on at the other end; None where no row has the words."""
+        place = self._index + (step > 0)
+        if not self.CURSOR and not self._is_in_sight(self._index):
+            place = self.scroll_offset.y
+        if isinstance(self.rows, WindowedRows):
+            parts = self.rows.around(place, self.sought, back=step < 0)
+        else:
+            parts = rows_around(self.rows, place, back=step < 0)
+        for has_wrapped, rows in zip((False, True), parts, strict=True):
+            for row in rows:
+                if self.holds(row, self.sought):
+                    self.bring_up(self.row_id(row), always=False)
+                    return has_wrapped
+        return None
+
+    def holds(self, row: T, words: str) -> bool:
+        """Whether a cell of the row has the words, in lower case."""
+        return any(words in "".join(text for text, _ in cell).casefold() for cell in self.row_cells(row))
+
+    def bring_up(self, row_id: str, *, always: bool = True) -> None:
+        """Select a row, a third of the way down the view; unless `always`, where it is if that is in sight."""
+        is_in_sight = (place := self.place_of(row_id)) is not None and self._is_in_sight(place)
+        if self.select(row_id) and (always or not is_in_sight):
+            self.scroll_to(y=max(0, self._index - self._visible_rows() // 3), animate=False, immediate=True)
 
     hidden: frozenset[str] = frozenset()
     """The titles of columns that have nothing to say now."""
@@ -404,6 +485,10 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             self.following = True
         self._go(len(self.rows) - 1) if self.CURSOR else self._to_end()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        # Without a cursor there is nothing to open: Enter is the screen's.
+        return self.CURSOR if action == "open" else True
+
     def action_open(self) -> None:
         row = self.selected
         if row is not None and self.CURSOR:
@@ -505,6 +590,9 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if self.following:
             self._to_end()
 
+    def _is_in_sight(self, place: int) -> bool:
+        return 0 <= place - self.scroll_offset.y < self._visible_rows()
+
     def _visible_rows(self) -> int:
         return max(1, self.scrollable_content_region.height - (1 if self.HEADINGS else 0))
 
@@ -585,11 +673,14 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if not 0 <= place < len(self.rows):
             return None
         row = self.rows[place]
+        cells = self.row_cells(row)
+        if self.sought:
+            cells = [marked(tuple(cell), (self.sought,)) for cell in cells]
         if not self.CURSOR:
-            return _Look(self.row_cells(row))
+            return _Look(cells)
         focused = self.has_focus
         chosen = place == self._index and (focused or self.IDLE_SELECTION)
-        return _Look(self.row_cells(row), self.is_marked(row), chosen, focused and chosen)
+        return _Look(cells, self.is_marked(row), chosen, focused and chosen)
 
     def _line(self, strip: Strip, glyph: str, role: str, width: int) -> Strip:
         if not self.CURSOR:
