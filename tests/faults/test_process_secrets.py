@@ -129,7 +129,9 @@ def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place, se
     (place.workspace / "go").touch()
     until((place.workspace / "looked").exists, "a command looked")
     seen = {int(pid): about for pid, about in json.loads((place.workspace / "looked").read_text()).items()}
-    assert set(mine) <= set(seen), "a process ended before it was looked at"
+    assert set(mine) <= set(seen), (
+        f"ended before they were looked at: {[mine[pid] for pid in set(mine) - set(seen)]}"
+    )
     assert {pid: about["found"] for pid, about in seen.items() if about["found"] and pid != canary.pid} == {}
     assert {mine[pid]: seen[pid] for pid in mine if seen[pid]["environ"] or seen[pid]["mem"]} == {}
     assert set(seen[canary.pid]["found"]) == {"environ", "mem"}, "a key would have been found"

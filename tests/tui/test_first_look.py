@@ -157,6 +157,7 @@ async def test_the_footer_of_a_session_that_is_over_lists_what_can_be_done(desk,
     desk.session.set(**{"status": "done", "ended_at": desk.session.now, **values})
     async with desk.shown() as pilot:
         await until(pilot, lambda: any(word in text_of(pilot) for word in ("DONE", "FAILED", "ENDED")))
+        await until(pilot, lambda: "w Replay" in text_of(pilot).splitlines()[-1])
         footer = text_of(pilot).splitlines()[-1]
         for label in (
             "w Replay",

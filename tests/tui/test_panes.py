@@ -337,3 +337,19 @@ def test_the_days_of_a_chart_are_evenly_spaced() -> None:
     assert [row.cost_usd for row in days] == [1.0, None, None, None, 2.0]
     assert len(evenly_spaced([UsageRow("1970-01-01"), UsageRow("2026-03-02")])) == 400
     assert evenly_spaced([]) == []
+
+
+async def test_the_line_of_what_needs_a_person_stays_once_it_was_needed(calm: Desk) -> None:
+    calm.session.connection.execute("UPDATE tasks SET status = 'done' WHERE status = 'failed'")
+    calm.session.connection.execute("UPDATE agents SET status = 'done' WHERE status = 'failed'")
+    async with calm.shown("next: ") as pilot:
+        first = sizes(pilot)
+        calm.session.approval("explorer1")
+        calm.feed.wake()
+        await shows(pilot, "e next")
+        asked = sizes(pilot)
+        assert asked != first
+        calm.session.connection.execute("DELETE FROM approvals")
+        calm.feed.wake()
+        await shows(pilot, "nothing needs your attention", without="e next")
+        assert sizes(pilot) == asked

@@ -1,6 +1,6 @@
 """The table of what a person can do in the dashboard: one row each, and no other list of it.
 
-Bindings, the footer, the help, the palette, the commands of `:` and the menu of the mouse are made from it. To add an
+Bindings, the footer (Textual's own), the help, the palette, the commands of `:` and the menu of the mouse are made from it. To add an
 action, add one row and one function: a method `action_NAME` of the screen, or `requests`, which makes the commands that
 the row writes. A row has one key on all screens; `tests/tui/test_keymap.py` proves that no two rows that are active
 together have the same one.

@@ -250,6 +250,11 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
     if ansi:
         # The toolkit's own styles refer to these, and its generator of ANSI themes leaves them out.
         own = {"ansi-background": "ansi_default", "ansi-foreground": "ansi_default", **own}
+    if (shown := parse_style(str(roles.get("key", ROLES["key"]))).color) is not None:
+        own.setdefault(
+            "footer-key-foreground", shown.name if shown.name.startswith("#") else f"ansi_{shown.name}"
+        )
+        _check_colour("roles", "key", own["footer-key-foreground"])
     theme = Theme(name=name, dark=dark, ansi=ansi, variables=own, **screen)
     roles = {**_foreground(theme), **{str(role): str(value) for role, value in roles.items()}}
     return ThemeFile(theme, title, Palette(roles, plain=plain), roles)

@@ -315,6 +315,7 @@ async def test_a_pass_that_a_digest_overtakes_is_begun_again_once_with_what_the_
     async def release() -> None:
         await bench.until(lambda state: work.saved >= 22 and len(passes(bench)) > 1)
         work.summaries.set()
+        await bench.until(lambda state: passes(bench)[1]["status"] != "running")
         work.turn_gate.set()
 
     assert (await bench.run_while(release)).exit_code == 0

@@ -490,8 +490,8 @@ class ApprovalScreen(WatchScreen):
         area.load_text(question.editable)
         self.add_class("-editing")
         self.query_one(KeyLine).asked = (
-            KeyHint("ctrl+s", "Review the edit", "edited"),
-            KeyHint("esc", "Discard", "back"),
+            KeyHint("ctrl+s", "Review the edit", "ctrl+s"),
+            KeyHint("esc", "Discard", "escape"),
         )
         self.set_focus(area)
         self._describe()

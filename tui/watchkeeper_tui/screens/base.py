@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from textual.actions import parse as parse_action
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.events import MouseDown, MouseMove, MouseUp
 from textual.reactive import var
@@ -34,9 +34,11 @@ from watchkeeper_tui.actions import (
     Parsed,
     bindings,
     help_of,
+    normal,
     paired,
     parse,
     possible,
+    shown,
 )
 from watchkeeper_tui.pages import blank
 from watchkeeper_tui.sanitize import clip, fit, sanitize, wrap
@@ -48,6 +50,7 @@ from watchkeeper_tui.widgets.bars import (
     CRAMPED,
     Chip,
     ChipLine,
+    Clicked,
     Crumb,
     KeyHint,
     KeyLine,
@@ -506,21 +509,27 @@ class WatchScreen(SearchScreen):
         """Show in the footer what can be done now, by the user's own keys."""
         hints = []
         for line in paired(self.footer_actions()):
-            keys = [self.watch_app.key_for(each.id) for each in line]
+            keys = [self.watch_app.user_keys.of(each) for each in line]
             labels = [self.label_of(line[0]), *(each.said(self.scopes).label.lower() for each in line[1:])]
-            call = line[-1 if len(line) == 2 and line[0].call.endswith("(-1)") else 0].said(self.scopes).call
+            back = len(line) == 2 and line[0].call.endswith("(-1)")
             hints.append(
                 KeyHint(
-                    " ".join(key for key in keys if key),
+                    " ".join(shown(each) for each in keys if each),
                     ", ".join(filter(None, labels)),
-                    call,
+                    next(iter(normal(keys[-1 if back else 0])), ""),
+                    line[0].said(self.scopes).help,
                     self.why_not(line[0]),
                 )
             )
         self.query_one(KeyLine).hints = tuple(hints)
 
-    def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
-        self.call_later(self.call, event.action)
+    @property
+    def active_bindings(self) -> dict[str, ActiveBinding]:
+        """What the footer shows."""
+        return self.query_one(KeyLine).bindings
+
+    def on_clicked(self, event: Clicked) -> None:
+        self.call_later(self.call, event.call)
 
     def do(self, action: Action, text: str = "") -> None:
         """Do what a row of the table says. `text` follows its command."""
@@ -565,12 +574,6 @@ class WatchScreen(SearchScreen):
     def action_start(self, goal: str = "") -> None:
         """Ask for what a new run needs."""
         self.watch_app.open_start(goal=goal)
-
-    def action_press(self, key: str) -> None:
-        """Do what a key does, for a hint that was clicked."""
-        # From the app, as keys of the terminal come: the toolkit lets a key that a screen posts rise no
-        # further than there.
-        self.app.call_later(self.app.simulate_key, key)
 
     # The command bar.
 

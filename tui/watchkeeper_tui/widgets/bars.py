@@ -9,12 +9,14 @@ from typing import Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import ActiveBinding, Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.markup import escape
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Footer, Input
 
 from watchkeeper.records.quota import quota_words, window_name
 from watchkeeper.records.text import question_words
@@ -98,6 +100,8 @@ class Header(Widget):
         self._behind = 0
         self._noted = (0.0, 0.0)
         """The time for which the host says that it has driven the run, and when that was read."""
+        self._needed = ""
+        """The session that has needed a person."""
 
     def update(
         self,
@@ -132,16 +136,21 @@ class Header(Widget):
         return Content("\n").join([content(line, palette) for line in self.lines])
 
     def attention_pieces(self, width: int) -> list[Piece]:
-        """One line about what needs a person: questions, failures, silence, limits, budgets; none, no line."""
-        if self._snapshot.session is None or not self.is_mounted or self.screen.size.height < ROOMY_ROWS:
+        """One line about what needs a person: questions, failures, silence, limits, budgets; none, no line. Once there
+        was one, the line stays for the session, so that no pane moves again."""
+        session = self._snapshot.session
+        if session is None or not self.is_mounted or self.screen.size.height < ROOMY_ROWS:
             return []
         needs = list(self._needs())
+        if not needs:
+            return [(" nothing needs your attention", "faint")] if self._needed == session.id else []
         for most in (72, 48, 28, 14):
             groups = [need.pieces(most) for need in needs]
             if sum(pieces_width(group) + 3 for group in groups) <= width - 10:
                 break
-        if not groups or width <= 10:  # before the first layout there is no width
+        if width <= 10:  # before the first layout there is no width
             return []
+        self._needed = session.id
         pieces: list[Piece] = [(" ", "text")]
         for group in groups:
             pieces += [*group, ("   ", "text")]
@@ -378,7 +387,7 @@ ROOMY_ROWS = 20
 """From so many rows on, the header has a line of attention."""
 CRAMPED = (40, 10)
 """With fewer columns or rows, the footer says what the dashboard needs, and the frames make room for rows."""
-NEEDED = " needs 80×24  "
+NEEDED = "needs 80×24"
 URGENT = frozenset({"failed", "paused", "dead", "waiting", "accent"})
 """Roles of text that asks for an action, such as hints and key names. Such text is shown in full, in up to
 three lines."""
@@ -443,41 +452,62 @@ class KeyHint:
     keys have replaced it."""
 
     key: str
+    """As it is shown."""
     label: str
-    action: str
+    press: str
+    """What a click presses, by the toolkit's name of the key."""
+    help: str = ""
+    """Shown while the mouse is over it."""
     why_not: str = ""
 
 
-class KeyLine(Widget):
-    """The footer."""
+class Clicked(Message):
+    """Something was clicked that does what an action of the screen does."""
 
-    DEFAULT_CSS = "KeyLine { height: 1; background: $panel; }"
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.call = call
 
-    class Pressed(Message):
-        """A hint was clicked."""
 
-        def __init__(self, action: str) -> None:
-            super().__init__()
-            self.action = action
+class KeyLine(Footer):
+    """The toolkit's footer. It asks its screen for the bindings to show, and the screen answers with `bindings`."""
+
+    DEFAULT_CSS = """
+    KeyLine { dock: none; background: $panel; padding-left: 1; }
+    KeyLine.-compact FooterKey { margin-right: 2; }
+    """
 
     def __init__(self) -> None:
-        super().__init__(id="keys")
+        super().__init__(id="keys", show_command_palette=False, compact=True)
 
     hints: reactive[tuple[KeyHint, ...]] = reactive(())
     """The keys of the screen, of which as many are shown as fit."""
     asked: reactive[tuple[KeyHint, ...]] = reactive(())
     """The keys of an open question, which are shown instead."""
+    _shown: reactive[tuple[KeyHint, ...]] = reactive(())
 
-    def render(self) -> Content:
-        pieces: list[Piece] = [(NEEDED, "waiting") if self._is_cramped else (" ", "text")]
-        for _, _, group in self._groups():
-            pieces += group
-        return content(pieces, watch_app(self).palette)
+    def compute__shown(self) -> tuple[KeyHint, ...]:
+        return tuple(self._fitting())
 
-    def on_click(self, event: events.Click) -> None:
-        for (start, end, _), hint in zip(self._groups(), self._fitting(), strict=False):
-            if start <= event.x < end:
-                self.post_message(self.Pressed(hint.action))
+    def watch__shown(self) -> None:
+        self.screen.refresh_bindings()
+
+    def on_resize(self) -> None:
+        self.screen.refresh_bindings()
+
+    @property
+    def bindings(self) -> dict[str, ActiveBinding]:
+        """What is shown, the most important first."""
+        cramped = [KeyHint(NEEDED, "", "question_mark")] if self._is_cramped else []
+        return {
+            hint.key: ActiveBinding(
+                self.screen,
+                Binding(hint.press, hint.press, hint.label, key_display=hint.key),
+                True,
+                escape(hint.help),
+            )
+            for hint in (*cramped, *self._fitting())
+        }
 
     @property
     def _is_cramped(self) -> bool:
@@ -492,19 +522,9 @@ class KeyLine(Widget):
         def needed() -> int:
             return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
 
-        while len(hints) > 2 and needed() > self.size.width + 2:
+        while len(hints) > 2 and needed() > self.screen.size.width + 2:
             del hints[-3]
         return hints
-
-    def _groups(self) -> list[tuple[int, int, list[Piece]]]:
-        groups: list[tuple[int, int, list[Piece]]] = []
-        start = len(NEEDED) if self._is_cramped else 1
-        for hint in self._fitting():
-            group: list[Piece] = [(hint.key, "key"), (f" {hint.label}  ", "text")]
-            width = pieces_width(group)
-            groups.append((start, start + width, group))
-            start += width
-        return groups
 
 
 SETTLED_SECONDS = 8.0
@@ -764,11 +784,6 @@ class Opened(Message):
     """A question opened: what was said before it is about something else."""
 
 
-def _pressing(key: str) -> str:
-    """The action of a hint that is clicked instead of its key."""
-    return f"press('{key}')"
-
-
 _STEPS = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10}
 LINE_BREAK = "↵"
 """How a line break is shown that is kept."""
@@ -865,10 +880,8 @@ class Prompt(Vertical, can_focus=True):
         self._moved = moved
         self._kind, self._back = kind, 0
         self.add_class("-typing")
-        before = [KeyHint("↑", "History", _pressing("up"))] if self._history.get(kind) else []
-        self._name_keys(
-            [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Cancel", _pressing("escape"))]
-        )
+        before = [KeyHint("↑", "History", "up")] if self._history.get(kind) else []
+        self._name_keys([KeyHint("↵", enter, "enter"), *before, KeyHint("esc", "Cancel", "escape")])
         line = self.query_one(TextLine)
         line.keeps_lines = keeps_lines
         with line.prevent(Input.Changed):
@@ -891,7 +904,7 @@ class Prompt(Vertical, can_focus=True):
         self._put("answers", question[-1:])
         self._keys, self._typed, self._changed, self._gave_up = dict(keys), None, None, gave_up
         self.remove_class("-typing")
-        self._name_keys([KeyHint("esc", "Back", _pressing("escape"))])
+        self._name_keys([KeyHint("esc", "Back", "escape")])
         self._take_focus(self)
 
     def _take_focus(self, widget: Widget) -> None:
@@ -906,6 +919,8 @@ class Prompt(Vertical, can_focus=True):
         words = self.query_one(f"#{name}", _Words)
         words.lines = lines
         words.refresh(layout=True)
+        # Textual 8.2 keeps the height that a layout of another widget found between two such calls.
+        self.call_after_refresh(words.refresh, layout=True)
 
     def close(self) -> None:
         """Close the question and restore the previous focus."""
@@ -1129,7 +1144,7 @@ class PaneTabs(_PartsLine[PaneName]):
         self.set_class(bool(self.panes), "-shown")
 
     def clicked(self, part: PaneName) -> Message:
-        return KeyLine.Pressed(f"pane('{part.id}')")
+        return Clicked(f"pane('{part.id}')")
 
     def groups(self) -> list[tuple[PaneName | None, list[Piece]]]:
         """All of them, the open one in brackets; where there is no room, the others lose their notes, then their names."""

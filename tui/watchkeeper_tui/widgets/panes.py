@@ -37,7 +37,7 @@ from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, no_agents_text
 from watchkeeper_tui.watch_app import watch_app
-from watchkeeper_tui.widgets.bars import KeyLine
+from watchkeeper_tui.widgets.bars import Clicked
 from watchkeeper_tui.widgets.rows import (
     Cell,
     Column,
@@ -211,7 +211,7 @@ class PlanView(RowView[PlanRow]):
             return
         end = NAME_AT + len(self._indent(row.prefix))
         if end - 2 <= offset.x < end and offset.y == self._index + 1 - self.scroll_offset.y:
-            self.post_message(KeyLine.Pressed(f"fold({'▾' in row.prefix})"))
+            self.post_message(Clicked(f"fold({'▾' in row.prefix})"))
 
     def empty_words(self) -> str:
         return self._nobody or (
@@ -618,4 +618,4 @@ class CompactionLine(Widget):
         return content(clip_pieces(self.pieces, self.content_size.width), watch_app(self).palette)
 
     def on_click(self) -> None:
-        self.post_message(KeyLine.Pressed("pane('compaction')"))
+        self.post_message(Clicked("pane('compaction')"))

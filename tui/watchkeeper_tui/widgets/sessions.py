@@ -24,7 +24,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SESSION_BADGES, SessionState, session_state, state_word, task_look
 from watchkeeper_tui.theming import Palette
 from watchkeeper_tui.watch_app import watch_app
-from watchkeeper_tui.widgets.bars import KeyLine
+from watchkeeper_tui.widgets.bars import Clicked
 from watchkeeper_tui.widgets.rows import Cell, Column, Piece, RowView, clip_pieces, content, pieces_width
 
 _ROLES = {
@@ -274,7 +274,7 @@ class HitPane(Widget):
             self.refresh(layout=True)
 
     def on_click(self) -> None:
-        self.post_message(KeyLine.Pressed("message"))
+        self.post_message(Clicked("message"))
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._rows(width))
@@ -424,7 +424,7 @@ class DeletedLine(Widget):
         self.refresh(layout=True)
 
     def on_click(self) -> None:
-        self.post_message(KeyLine.Pressed("undo"))
+        self.post_message(Clicked("undo"))
 
     def render(self) -> Content:
         palette = watch_app(self).palette
