@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, shows, text_of, until
+from tests.tui.fake_store import FakeSession
 from tests.tui.test_comfort import live, typed
 from tests.tui.told import told_session
 from textual.pilot import Pilot
@@ -230,18 +232,19 @@ async def test_a_pane_that_is_zoomed_names_the_others(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("share", "filled", "role"),
     [
-        (0.0, 0, "bar_low"),
-        (0.004, 0, "bar_low"),
-        (0.02, 1, "bar_low"),
-        (0.74, 6, "bar_low"),
-        (0.76, 6, "bar_high"),
+        (0.0, "", "bar_low"),
+        (0.004, "", "bar_low"),
+        (0.01, "▏", "bar_low"),
+        (0.12, "█", "bar_low"),
+        (0.74, "█████▉", "bar_low"),
+        (0.76, "██████▏", "bar_high"),
     ],
 )
 def test_a_context_bar_is_calm_below_three_quarters_and_empty_at_nothing(
-    share: float, filled: int, role: str
+    share: float, filled: str, role: str
 ) -> None:
     bar = context_bar(round(share * 10_000), 10_000, 8)
-    assert (bar[0], bar[2][1]) == (("▓" * filled, role), role)
+    assert (bar[0], bar[2][1]) == ((filled, role), role)
 
 
 async def test_a_state_is_one_word_in_the_plan(desk: Desk) -> None:
@@ -312,6 +315,49 @@ async def test_an_order_that_was_chosen_in_another_session_sorts_the_tree_and_ke
     assert (kept["order"], kept["imported_order"], kept["ordered"]) == ("cost", "tokens", "abcd2345")
 
 
+async def test_filters_are_remembered_for_own_runs_and_imported_sessions_apart(
+    desk: Desk, tmp_path: Path
+) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(
+        json.dumps({"hinted": True, "imported_plan_filter": "zebra", "imported_events_filter": "yak"})
+    )
+    other = FakeSession(desk.session.connection, "theirs23", origin="claude-code", status="done")
+    other.agent("main0001", "main", parent_agent_id=None)
+    other.event("tool.done", "main0001", tool="Bash", preview="ok", seconds=0.2)
+    async with desk.shown("explorer-1", layout_path=path) as pilot:
+        await pilot.press("slash", *"explorer paused")
+        await shows(pilot, "plan [explorer ×]", "[paused ×]", without="explorer-3")
+        assert "plan_filter" not in json.loads(path.read_text())  # not while it is typed
+        await pilot.press("enter", "2", "slash", *"plan", "enter")
+        await shows(pilot, "events [plan ×]")
+    kept = json.loads(path.read_text())
+    assert (kept["plan_filter"], kept["events_filter"]) == ("explorer paused", "plan")
+    assert (kept["imported_plan_filter"], kept["imported_events_filter"]) == ("zebra", "yak")
+    async with desk.shown("plan [explorer ×]", "[paused ×]", "events [plan ×]", layout_path=path) as pilot:
+        assert "explorer-3" not in text_of(pilot)
+        await pilot.press("backspace")
+        await shows(pilot, "plan [explorer ×]", without="[paused ×]")
+        await until(pilot, lambda: json.loads(path.read_text())["plan_filter"] == "explorer")
+    async with desk.shown(
+        "no row matches the filter zebra; backspace removes it",
+        "no event matches the filter yak; backspace removes it",
+        layout_path=path,
+        session_id="theirs23",
+    ) as pilot:
+        await pilot.press("backspace", "backspace")
+        await shows(pilot, "main", without=("zebra", "yak"))
+
+
+async def test_a_search_of_a_transcript_is_not_remembered(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps({"hinted": True}))
+    async with desk.shown("explorer-1", layout_path=path) as pilot:
+        await pilot.press("3", "slash", *"folder", "enter")
+        await shows(pilot, "transcript [folder ×]")
+    assert "folder" not in path.read_text()
+
+
 async def test_the_tab_is_remembered_for_each_session(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
     path.write_text(json.dumps({"hinted": True, "tab": "Calls", "tabs": {"abcd2345": "Metrics", "other": 3}}))
@@ -337,6 +383,8 @@ def test_the_days_of_a_chart_are_evenly_spaced() -> None:
     assert [row.cost_usd for row in days] == [1.0, None, None, None, 2.0]
     assert len(evenly_spaced([UsageRow("1970-01-01"), UsageRow("2026-03-02")])) == 400
     assert evenly_spaced([]) == []
+    hours = evenly_spaced([UsageRow("2026-03-01 23:00"), UsageRow("2026-03-02 01:00")], timedelta(hours=1))
+    assert [row.key for row in hours] == ["2026-03-01 23:00", "2026-03-02 00:00", "2026-03-02 01:00"]
 
 
 async def test_the_line_of_what_needs_a_person_stays_once_it_was_needed(calm: Desk) -> None:

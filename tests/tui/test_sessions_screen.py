@@ -71,6 +71,44 @@ async def test_own_live_runs_come_first_unless_another_order_is_chosen(desk: Des
         await shows(pilot, "created ↓")
 
 
+async def test_the_list_keeps_its_order_groups_and_filters_for_the_next_time(
+    desk: Desk, tmp_path: Path
+) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps({"hinted": True}))
+    add_session(desk, "older234", "nightly audit", status="paused", last_active=desk.time - 90_000)
+    add_session(desk, "newer234", "weekly audit", status="done", last_active=desk.time - 90_000)
+    async with desk.shown("nightly audit", screen="sessions", layout_path=path) as pilot:
+        await pilot.press("o", "o", "b", "slash", *"state:paused nightly", "enter")
+        await shows(pilot, "[state:paused ×]", "[nightly ×]", without="weekly audit")
+    async with desk.shown("nightly audit", screen="sessions", layout_path=path) as pilot:
+        await shows(pilot, "cost ↓", "yesterday", "[state:paused ×]", without=("weekly audit", "[nightly"))
+        await pilot.press("slash", "ctrl+u", *"state:cancelled", "enter")
+        await shows(pilot, "no session matches the filter state:cancelled; backspace removes it")
+        await pilot.press("backspace")
+        await shows(pilot, "weekly audit", "nightly audit")
+    kept = json.loads(path.read_text())
+    assert [kept[f"sessions_{name}"] for name in ("order", "group", "filter")] == ["cost", "day", ""]
+
+
+async def test_a_filter_of_another_screen_and_deleted_sessions_are_not_kept(
+    desk: Desk, tmp_path: Path
+) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps({"hinted": True, "sessions_filter": "state:live"}))
+    add_session(desk, "older234", "nightly audit", status="paused")
+    async with desk.shown("explorer-1", layout_path=path) as pilot:
+        await pilot.press("s")
+        await shows(pilot, "[state:live ×]", without="nightly audit")
+        await pilot.press("colon", "ctrl+u", *"sessions state:paused", "enter")
+        await shows(pilot, "[state:paused ×]", "nightly audit")
+        await pilot.press("escape")
+        await shows(pilot, "[state:live ×]", without="nightly audit")
+        await pilot.press("slash", "ctrl+u", *"state:deleted", "enter")
+        await shows(pilot, "[state:deleted ×]")
+    assert json.loads(path.read_text())["sessions_filter"] == ""
+
+
 async def test_what_is_left_is_remembered_with_the_way_to_it(desk: Desk) -> None:
     async with desk.shown("explorer-1", row="task:t-core") as pilot:
         await pilot.press("3", "s")

@@ -11,10 +11,12 @@ from tests.tui.conftest import NOW, Desk, shows, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession
 from tests.tui.pictures import assert_agreed
 from textual.geometry import Region
+from textual.pilot import Pilot
 from textual_plotext import PlotextPlot
 
 from watchkeeper.models.registry import ListedModel
 from watchkeeper.records.messages import Rates
+from watchkeeper_tui.formatting import bar, sparkline
 from watchkeeper_tui.screens.sessions import SessionsScreen
 from watchkeeper_tui.screens.usage import ChartScreen, UsageScreen, thinned
 
@@ -173,6 +175,94 @@ async def test_the_bars_of_a_run_of_a_minute_are_all_there(spent: Desk) -> None:
         # As many calls in each part of the minute: bars from edge to edge, with at most one cell between two.
         assert not re.search(r"█ {2,}█", bottom)
         assert bottom.count("█") > 80
+
+
+# Small values, few values and unknown ones.
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000), st.integers(1, 40))
+def test_a_bar_is_as_long_as_its_share_to_an_eighth_of_a_cell(part: int, whole: int, cells: int) -> None:
+    drawn = bar(part, whole, cells)
+    eighths = sum(8 if mark == "█" else "▏▎▍▌▋▊▉".index(mark) + 1 for mark in drawn)
+    wanted = min(1.0, part / whole) * cells * 8
+    assert len(drawn) <= cells
+    assert (eighths == 0) == (part == 0)
+    assert abs(eighths - wanted) <= 0.5 or eighths == 1
+
+
+def test_a_sparkline_shows_zero_as_nothing_and_small_values_small() -> None:
+    assert sparkline([0, 1, 12, 50, 100], 6) == "  ▁▂▅█"
+    assert sparkline([0, 0], 3) == "   "
+    assert sparkline([], 3) == "   "
+
+
+def spend(desk: Desk, *costs: tuple[float, float | None]) -> None:
+    """Only these calls: so many days ago, at what cost."""
+    desk.session.connection.execute("DELETE FROM model_calls")
+    for days, cost in costs:
+        status = "unpriced" if cost is None else "exact"
+        at = NOW - days * DAY
+        desk.session.call("explorer1", started_at=at, cost_usd=cost, price_status=status, input_tokens=9000)
+
+
+def chart(pilot: Pilot[int]) -> str:
+    return text_of(pilot).partition("╭")[0]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_a_small_bar_of_a_chart_is_the_thinnest_mark(desk: Desk, size: tuple[int, int]) -> None:
+    spend(desk, (3, 10.0), (2, 0.1), (1, 1.2))
+    async with desk.shown("explorer-1", size=size) as pilot:
+        await pilot.press("dollar_sign")
+        await shows(pilot, "US dollars by day, linear scale", "$0.10")
+        rows = pilot.app.screen.query_one(PlotextPlot).size.height - 5  # values are above the bars
+        bottom = next(line for line in chart(pilot).splitlines() if "$0.00┤" in line)
+        most, least, small = re.findall(r"(?:[▁▂▃▄▅▆▇█])+", bottom)
+        assert set(most) == {"█"}
+        assert set(least) == {"▁"}
+        assert set(small) == {"▁▂▃▄▅▆▇█"[min(8, round(0.12 * 8 * rows)) - 1]}
+
+
+async def test_one_day_is_charted_by_its_hours(desk: Desk) -> None:
+    spend(desk, (0, 0.5), (2 / 24, 0.25))
+    async with desk.shown("explorer-1") as pilot:
+        await pilot.press("dollar_sign")
+        await shows(pilot, "US dollars by hour of 2026-09-2", "$0.50", "$0.25")
+        assert len(re.findall(r"\d\d:00", chart(pilot))) == 3  # the hour between them is empty
+        await pilot.press("m")
+        await shows(pilot, "US dollars by model, linear scale", "$0.75")
+
+
+async def test_an_unknown_cost_is_no_zero(desk: Desk) -> None:
+    spend(desk, (3, 2.0), (1, None), (0, 1.0))
+    async with desk.shown("explorer-1") as pilot:
+        await pilot.press("dollar_sign")
+        await shows(pilot, "linear scale; ? unknown cost", "unpriced ?")
+        bottom = next(line for line in chart(pilot).splitlines() if line.startswith("$0.00"))
+        assert re.fullmatch(r"\$0\.00┤ +█+ +\? +█+ +│", bottom)
+
+
+async def test_where_no_call_has_a_price_the_charts_show_tokens(desk: Desk) -> None:
+    spend(desk, (1, None), (0, None))
+    async with desk.shown("explorer-1") as pilot:
+        await pilot.press("dollar_sign")
+        await shows(
+            pilot, "tokens by day, linear scale; no call has a price", "today unpriced", without="$0.00"
+        )
+        assert "█" in chart(pilot)
+        assert "cost" not in text_of(pilot).partition("╭")[2].partition("today")[0]
+        await pilot.press("escape", "T", "3")
+        await shows(pilot, "cumulative tokens, linear scale; no call has a price", "2 calls  unpriced")
+
+
+async def test_the_charts_of_one_call_show_its_values(desk: Desk) -> None:
+    spend(desk, (0, 0.5))
+    async with desk.shown("explorer-1") as pilot:
+        await pilot.press("T")
+        await shows(pilot, "context: tokens per prompt", "9.0k")
+        assert "█" in text_of(pilot)
+        await pilot.press("3")
+        await shows(pilot, "cumulative cost in US dollars", "other $0.50", " $0.50 ")
 
 
 @given(

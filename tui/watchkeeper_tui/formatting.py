@@ -20,6 +20,9 @@ from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.sanitize import clip, sanitize
 
 SPARKS = "▁▂▃▄▅▆▇█"
+"""From one eighth of a cell to all of it, upwards."""
+_BLOCKS = "▏▎▍▌▋▊▉█"
+"""The same from left to right."""
 tokens, change = tokens_text, change_text
 
 
@@ -139,6 +142,17 @@ def bar_cells(fraction: float, cells: int) -> int:
     return max(0, min(cells, filled))
 
 
+def eighths(part: float, whole: float, cells: int) -> int:
+    """How many eighths of `cells` show `part` of `whole` on a linear scale: zero has none, something has at least one."""
+    return max(1, round(8 * cells * share(part, whole))) if part > 0 else 0
+
+
+def bar(part: float, whole: float, cells: int) -> str:
+    """A bar of `part` that is `cells` long for `whole`, to an eighth of a cell. Its track is not included."""
+    full, rest = divmod(eighths(part, whole, cells), 8)
+    return _BLOCKS[-1] * full + (_BLOCKS[rest - 1] if rest else "")
+
+
 def split_cells(parts: Sequence[float], cells: int) -> list[int]:
     """`cells` shared out in proportion to `parts` (largest remainder); every part above 0 gets one while they
     last."""
@@ -159,14 +173,11 @@ def split_cells(parts: Sequence[float], cells: int) -> list[int]:
 
 
 def sparkline(values: Sequence[float], cells: int) -> str:
-    """The last `cells` values as eighths of a row; nothing drawn where there is no value yet."""
+    """The last `cells` values as eighths of a row, from the thinnest mark on; nothing drawn for zero, or where there is
+    no value yet."""
     shown = list(values)[-cells:]
-    if not shown:
-        return " " * cells
-    highest = max(shown)
-    drawn = "".join(
-        SPARKS[0] if highest <= 0 else SPARKS[min(7, int(value / highest * 7.999))] for value in shown
-    )
+    highest = max(shown, default=0.0)
+    drawn = "".join(SPARKS[round(7 * share(value, highest))] if value > 0 else " " for value in shown)
     return drawn.rjust(cells)
 
 

@@ -352,8 +352,8 @@ def merged(spans: Iterable[Span], gap_seconds: float) -> list[Span]:
 
 # --- Usage of all sessions ------------------------------------------------------------------------------
 
-PERIODS = ("day", "week", "month")
-GROUPS = (*PERIODS, "model", "project", "program", "session")
+PERIODS = ("hour", "day", "week", "month")
+GROUPS = (*PERIODS[1:], "model", "project", "program", "session")
 
 
 @dataclass(slots=True)
@@ -361,7 +361,7 @@ class UsageRow:
     """The model calls of one group. Tokens as providers count them: `input_tokens` are those that no cache served."""
 
     key: str
-    """`2026-11-23` (of a week: its Monday), `2026-11`, a model, a folder, a program or a session's id. Hostile text."""
+    """`2026-11-23 14:00`, `2026-11-23` (of a week: its Monday), `2026-11`, a model, a folder, a program or a session's id. Hostile text."""
     model_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -429,6 +429,7 @@ _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_to
 _SLOT_SECONDS = 900
 """Calls are summed by quarters of an hour: every time zone differs from UTC by whole ones."""
 _DAY_SECONDS = 86_400
+_KEY_FORMATS = {"hour": "%Y-%m-%d %H:00", "month": "%Y-%m"}
 _PROMPT = "c.input_tokens + c.cache_read_tokens + c.cache_write_tokens"
 _CALLS = (
     # Whole numbers are divided: PostgreSQL rounds where SQLite cuts off.
@@ -463,7 +464,7 @@ def usage(
 ) -> tuple[list[UsageRow], UsageRow]:
     """The groups, and their sum. Periods come in order of time, other groups by cost, the most expensive first.
 
-    `by` is one of `GROUPS`; `since` and `until` are seconds since 1970, and `until` is the first that does not count.
+    `by` is one of `GROUPS`, or `hour`; `since` and `until` are seconds since 1970, and `until` is the first that does not count.
     `prices` are the list prices of the models, which divide the costs by class; without them, nothing is divided.
     It reads the calls of the sessions that were active a day before `since` or later.
     """
@@ -537,7 +538,7 @@ def _keys(by: str) -> Callable[[int, str, str, str, str], str]:
             day = datetime.fromtimestamp(slot * _SLOT_SECONDS)
             if by == "week":
                 day -= timedelta(days=day.weekday())
-            name = known[slot] = f"{day:%Y-%m}" if by == "month" else f"{day:%Y-%m-%d}"
+            name = known[slot] = f"{day:{_KEY_FORMATS.get(by, '%Y-%m-%d')}}"
         return name
 
     return period
@@ -600,7 +601,8 @@ class CallPoint:
     at: float
     tokens: tuple[int, int, int, int]
     """Input, written to the cache, read from it, output."""
-    cost_usd: float
+    cost_usd: float | None
+    """None: the call has no price."""
 
     @property
     def prompt(self) -> int:
@@ -622,7 +624,7 @@ def call_series(connection: Connection, agent_ids: Sequence[str]) -> CallSeries:
     among = list_of(agent_ids)
     calls = connection.execute(
         "SELECT id, agent_id, model, started_at + latency_seconds, input_tokens, cache_write_tokens, cache_read_tokens,"
-        f" output_tokens, coalesce(cost_usd, 0) FROM model_calls WHERE agent_id {IN_LIST} AND status <> 'running'"
+        f" output_tokens, cost_usd FROM model_calls WHERE agent_id {IN_LIST} AND status <> 'running'"
         " ORDER BY id DESC LIMIT ?",
         (among, MOST_CALLS),
     )

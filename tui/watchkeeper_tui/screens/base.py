@@ -969,13 +969,21 @@ class SessionScreen(WatchScreen):
         question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
         self.prompt.ask_line(
             question,
-            lambda text: self._search(pane, text),
+            lambda text: self._apply(pane, text),
             kind=f"filter {pane}",
             value=before,
             changed=lambda text: self._search(pane, text),
             gave_up=lambda: self._search(pane, before),
             enter="Apply",
         )
+
+    def _apply(self, pane: str, words: str) -> None:
+        """Filter or search the pane, and remember a filter."""
+        self._search(pane, words)
+        self.filter_applied(pane, words)
+
+    def filter_applied(self, pane: str, words: str) -> None:
+        """The user has chosen or removed the filter of a pane, or a search."""
 
     def _search(self, pane: str, words: str) -> None:
         if pane == "plan":
@@ -1009,7 +1017,7 @@ class SessionScreen(WatchScreen):
         words = self._words_of(chip.kind).split()
         if chip.kind in ("plan", "events"):
             words.remove(chip.text)
-        self._search(chip.kind, " ".join(words) if chip.kind in ("plan", "events") else "")
+        self._apply(chip.kind, " ".join(words) if chip.kind in ("plan", "events") else "")
 
     # Panes.
 

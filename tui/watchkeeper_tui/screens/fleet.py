@@ -221,11 +221,11 @@ def _plan(row: FleetRow) -> list[Piece]:
     """A bar and a count of the tasks that are done; failures marked."""
     if not row.tasks_planned:
         return [("-", "muted")]
-    filled = formatting.bar_cells(row.tasks_done / row.tasks_planned, _BAR_CELLS)
+    bar = formatting.bar(row.tasks_done, row.tasks_planned, _BAR_CELLS)
     count = f" {row.tasks_done}/{row.tasks_planned}"
     return [
-        ("█" * filled, "done"),
-        ("░" * (_BAR_CELLS - filled), "bar_empty"),
+        (bar, "done"),
+        ("░" * (_BAR_CELLS - len(bar)), "bar_empty"),
         (count, "failed" if row.tasks_failed else "text"),
         *([("✗", "failed")] if row.tasks_failed else []),
     ]

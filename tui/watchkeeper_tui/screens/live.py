@@ -208,30 +208,35 @@ class LiveScreen(SessionScreen, ActingScreen):
         return self.frozen_at if self.frozen_at is not None else self.watch_app.now()
 
     def _forget(self) -> None:
-        """Another session: nothing of the last one's is selected, marked, folded, filtered or frozen."""
+        """Another session: nothing of the last one's is selected, marked, folded, searched for or frozen."""
         self.frozen_at = None
         self.roster = self._newest_roster = Roster()
         self.plan.forget()
-        self._recall()
         self.events.forget()
+        self._recall()
         self.agent_pane.filter_words = self.transcript.filter_words = ""
         self._frame()
 
-    @property
-    def _order_name(self) -> str:
-        """What the order of this session's plan is remembered as: own runs and imported sessions have one each."""
+    def _kept_as(self, name: str) -> str:
+        """What something of this session is remembered as: own runs and imported sessions have one each."""
         session = self.newest.session
         is_imported = session is not None and imported_from(session.origin) is not None
-        return "imported_order" if is_imported else "order"
+        return f"imported_{name}" if is_imported else name
 
     def _recall(self) -> None:
-        """Open the tab, and sort the plan, as this session or others of its kind were left."""
+        """Open the tab, and sort and filter the panes, as this session or others of its kind were left."""
         remembered, session = self.watch_app.layout_kept, self.newest.session
         session_id = session.id if session is not None else ""
         name = remembered.tabs.get(session_id, remembered.tab)
         self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == name), 0)
         self.plan.is_tree = remembered.ordered != session_id
-        self.plan.order = getattr(remembered, self._order_name)
+        self.plan.order = getattr(remembered, self._kept_as("order"))
+        self.plan.filter_words = getattr(remembered, self._kept_as("plan_filter"))
+        self.events.filter_words = getattr(remembered, self._kept_as("events_filter"))
+
+    def filter_applied(self, pane: str, words: str) -> None:
+        if pane in ("plan", "events"):  # a search of a transcript is not remembered
+            self.watch_app.remember(**{self._kept_as(f"{pane}_filter"): words.strip()})
 
     def _draw_edges(self, now: float) -> None:
         behind = (
@@ -398,7 +403,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         if self.has_class("-zoom"):
             self.leave_zoom()
         elif self._words_of(self.active_pane):
-            self._search(self.active_pane, "")
+            self._apply(self.active_pane, "")
         elif self.plan.marked:
             self.plan.marked = frozenset()
             self.redraw()
@@ -611,7 +616,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         now, session = self.plan.order, self.newest.session
         wanted = orders[(orders.index(now) + 1) % len(orders)] if now in orders else orders[0]
         self.watch_app.remember(
-            **{self._order_name: wanted, "ordered": session.id if session is not None else ""}
+            **{self._kept_as("order"): wanted, "ordered": session.id if session is not None else ""}
         )
         self.plan.is_tree = False
         self.plan.order = wanted

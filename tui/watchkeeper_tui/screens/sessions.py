@@ -33,6 +33,7 @@ from watchkeeper.store.search.messages import (
     RANKED_MESSAGES,
     MessageHit,
     SessionPreview,
+    filters_of,
     fold,
     list_sessions,
     parse_filters,
@@ -147,6 +148,8 @@ COSTS = (
 )
 DAYS = (("1", "today", 0), ("2", "last 7 days", 6), ("3", "last 30 days", 29))
 MOST_VALUES = 9
+DELETED = "state:deleted"
+"""This filter is not remembered: it lists other sessions."""
 
 
 def with_filter(search: str, kind: str, word: str) -> str:
@@ -229,6 +232,10 @@ class SessionsScreen(WatchScreen):
         yield KeyLine()
 
     def on_mount(self) -> None:
+        kept = self.watch_app.layout_kept
+        self._order = kept.sessions_order if kept.sessions_order in ORDERS else self._order
+        self._group = kept.sessions_group if kept.sessions_group in GROUPS else ""
+        self.search_text = self.search_text or kept.sessions_filter
         self.view.focus()
         self.show_keys()
         self.reload()
@@ -242,6 +249,16 @@ class SessionsScreen(WatchScreen):
         return self.query_one(SessionsView)
 
     # Reading.
+
+    def narrow(self, words: str, *, ranked: bool = False) -> None:
+        """Search for words that the user has chosen, and remember the filters among them."""
+        kept = (
+            with_filter(filters_of(words), "state", "")
+            if DELETED in words.lower().split()
+            else filters_of(words)
+        )
+        self.watch_app.remember(sessions_filter=kept)
+        self.reload(words, ranked=ranked)
 
     def reload(self, words: str | None = None, *, ranked: bool = False) -> None:
         """Read the list again; with other `words` the newest come first, or the best match where they are
@@ -326,6 +343,9 @@ class SessionsScreen(WatchScreen):
 
     def _nothing(self) -> str:
         """What to say of an empty list."""
+        if self.search_text and self.search_text == filters_of(self.search_text):
+            key = self.watch_app.key_for("filter.drop")
+            return f"no session matches the filter {sanitize(self.search_text)}; {key} removes it"
         if self.search_text:
             return "no matching sessions; Esc clears the search"
         return (
@@ -492,12 +512,14 @@ class SessionsScreen(WatchScreen):
             self._ranked = False  # back to the order there was
         else:
             self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+            self.watch_app.remember(sessions_order=self._order)
         self.reload()
 
     def action_group(self) -> None:
         """Group by day, by project, or not at all."""
         names = ["", *GROUPS]
         self._group = names[(names.index(self._group) + 1) % len(names)]
+        self.watch_app.remember(sessions_group=self._group)
         self.say(f"grouped by {self._group}" if self._group else "not grouped", "muted", seconds=3)
         self.reload()
 
@@ -517,7 +539,7 @@ class SessionsScreen(WatchScreen):
                     )
                 ],
             ],
-            lambda words: self.reload(words, ranked=True),
+            lambda words: self.narrow(words, ranked=True),
             kind="sessions",
             value=before,
             changed=self.reload,
@@ -530,17 +552,21 @@ class SessionsScreen(WatchScreen):
         return [Chip("", f'"{each.text}"' if each.quoted else each.text, at) for at, each in enumerate(typed)]
 
     def drop_filter(self, chip: Chip) -> None:
-        self.reload(" ".join(each.text for each in self.filters() if each != chip))
+        self.narrow(" ".join(each.text for each in self.filters() if each != chip))
 
-    def action_back(self) -> None:
-        if self.view.marked:
+    def action_back(self, words: str = "") -> None:
+        """Return, or search for the words of `:sessions WORDS`."""
+        kept = self.watch_app.layout_kept.sessions_filter
+        if words:
+            self.reload(words)
+        elif self.view.marked:
             self.view.marked = frozenset()
             self.view.refresh()
             self.reload()
-        elif self.watch_app.snapshot.session is not None and self.search_text in ("", self._opened_with):
+        elif self.watch_app.snapshot.session is not None and self.search_text in ("", kept, self._opened_with):
             self.app.pop_screen()
-        elif self.search_text:
-            self.reload("")
+        elif self.search_text != kept:
+            self.reload(kept)
         else:
             self.say("no session is open; Enter opens one, q quits", "muted")
 
@@ -608,13 +634,13 @@ class SessionsScreen(WatchScreen):
         return lambda: self._set(kind, word)
 
     def _set(self, kind: str, word: str) -> None:
-        self.reload(with_filter(self.search_text, kind, word))
+        self.narrow(with_filter(self.search_text, kind, word))
 
     def _clear(self) -> None:
         text = self.search_text
         for kind in ("state", "model", "tag", "workspace", "date", "cost", "compacted"):
             text = with_filter(text, kind, "")
-        self.reload(text)
+        self.narrow(text)
 
     # Beside the event loop.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, timedelta
-from itertools import accumulate, compress, groupby
+from datetime import date, datetime, timedelta
+from itertools import accumulate, compress, groupby, pairwise
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -47,8 +47,8 @@ SCALE = "linear scale"
 LEAST_BAR_ROWS = 4
 """A legend that leaves its bars fewer is left out."""
 
-Found = tuple[list[UsageRow], list[UsageRow], UsageRow]
-"""The groups, the days, and the sum of all."""
+Found = tuple[list[UsageRow], list[UsageRow], UsageRow, list[UsageRow]]
+"""The groups, the days, the sum of all, and the hours where all are of one day."""
 
 
 _CLASSES = {
@@ -107,44 +107,74 @@ class _CostScreen(ReadingScreen):
         bars: Sequence[Sequence[float]],
         names: Sequence[tuple[str, str]],
         words: Callable[[float], str],
-        sums: Sequence[float],
+        limits: tuple[float, float],
         *,
-        width: float = 0.8,
+        width: float,
+        sums: Sequence[float] = (),
     ) -> None:
-        """Draw stacked bars, one at each place: for each name and role, its height in every bar. The legend has the sums; a
-        low chart has none."""
-        # The library gives the lowest part a row, however small it is: the largest class is below.
-        shown = [index for index in range(len(names)) if sums[index]] or [0]
-        shown.sort(key=lambda index: -sums[index])
-        # The library takes lists here; its types say otherwise.
-        looks: dict[str, Any] = {"color": [self.rgb(names[index][1]) for index in shown]}
-        bar_rows = _rows(plot) - len(shown)
-        has_legend = bar_rows >= LEAST_BAR_ROWS
-        if has_legend:
-            looks["labels"] = [f"{names[index][0]} {words(sums[index])}" for index in shown]
-        tall = [list(bars[index]) for index in shown]
-        plot.plt.stacked_bar(list(places), tall, width=width, **looks)
-        above = len(shown) / bar_rows if has_legend else 0.0
-        self.scale(plot, max(map(sum, zip(*tall, strict=True))), words, above=above)
+        """Draw stacked bars to an eighth of a row, one at each place: for each name and role, its height in every bar.
+        `limits` are those of the axis of places, and `width` is that of a bar on it. The legend has the `sums`, where there
+        is room for it; a few bars have their values above them."""
+        totals = [sum(heights) for heights in zip(*bars, strict=True)]
+        most = max(totals, default=0.0)
+        shown = [index for index in range(len(names)) if any(bars[index])]
+        shown.sort(key=lambda index: -sum(bars[index]))
+        rows, has_values = self.bar_rows(plot), len(places) <= FEWEST_BARS
+        labels = {index: f"{names[index][0]} {words(sums[index])}" for index in shown if sums}
+        has_legend = rows - len(labels) >= LEAST_BAR_ROWS and plot.size.width >= 40
+        high = max(1, rows - (len(labels) if has_legend else 0) - has_values)
+        row_value = most / max(1, high - 1)
+        columns = max(1, math.ceil(plot.size.width * width / (limits[1] - limits[0])))
+        points: dict[int, list[tuple[float, float, str]]] = {index: [] for index in shown}
+        for number, (place, total) in enumerate(zip(places, totals, strict=True)):
+            filled = formatting.eighths(total, most, high)
+            edges = [0.0, *accumulate(filled * bars[index][number] / total for index in shown if total)]
+            for row in range(math.ceil(filled / 8)):
+                low, up = 8 * row, min(filled, 8 * row + 8)
+                covered = [min(up, end) - max(low, begin) for begin, end in pairwise(edges)]
+                mark = formatting.SPARKS[up - low - 1]
+                points[shown[covered.index(max(covered))]] += [
+                    (place + width * (column / columns - 0.5), row * row_value, mark)
+                    for column in range(columns + 1)
+                ]
+            if has_values and total:
+                above = math.ceil(filled / 8) * row_value
+                plot.plt.text(words(total), place, above, alignment="center")
+        for line, (index, found) in enumerate(points.items()):
+            # The library takes lists here; its types say otherwise.
+            looks: dict[str, Any] = {"color": self.rgb(names[index][1])}
+            if index in labels and has_legend:
+                # The legend shows the first marks, and covers them.
+                found[:0] = [(limits[0], (rows - 1 - line) * row_value, formatting.SPARKS[-1])] * 3
+                looks["label"] = labels[index]
+            if found:
+                xs, ys, looks["marker"] = map(list, zip(*found, strict=True))
+                plot.plt.scatter(xs, ys, **looks)
+        plot.plt.xlim(*limits)
+        self.scale(plot, most, words, high=high)
 
     def scale(
-        self, plot: PlotextPlot, top: float, words: Callable[[float], str], *, above: float = 0.0
+        self, plot: PlotextPlot, top: float, words: Callable[[float], str], *, high: int | None = None
     ) -> None:
-        """The axis of values begins at zero. `above`: the share of its height that is left free for a legend."""
-        ticks = round_ticks(top, steps=max(2, min(5, _rows(plot) // 2)))
-        plot.plt.ylim(0, top * (1 + above) or 1)
+        """The axis of values begins at zero. `high`: the rows below `top`, where not all of them are."""
+        rows = self.bar_rows(plot)
+        ticks = round_ticks(top, steps=max(2, min(5, rows // 2)))
+        free = (rows - 1) / max(1, (high or rows) - 1)
+        plot.plt.ylim(0, top * max(1.0, free) or 1)
         plot.plt.yticks(ticks, [words(tick) for tick in ticks])
+
+    EDGE_ROWS: ClassVar[int] = 4
+    """The rows of a chart that its bars cannot fill: the frame, the title and the labels."""
+
+    def bar_rows(self, plot: PlotextPlot) -> int:
+        """The rows that bars can fill."""
+        return max(1, plot.size.height - self.EDGE_ROWS)
 
     def rgb(self, role: str) -> tuple[int, int, int]:
         """The colour of a role."""
         colour = self.watch_app.palette[role].color
         rgb = colour.get_truecolor() if colour is not None else (200, 200, 200)
         return rgb[0], rgb[1], rgb[2]
-
-
-def _rows(plot: PlotextPlot) -> int:
-    """The rows that bars can fill: without the frame, the title and the labels."""
-    return max(1, plot.size.height - 4)
 
 
 def round_ticks(top: float, *, steps: int = 5) -> list[float]:
@@ -171,15 +201,20 @@ def thinned(points: Sequence[tuple[float, float]], columns: int) -> Sequence[tup
     return kept
 
 
-def evenly_spaced(days: Sequence[UsageRow], most: int = 400) -> list[UsageRow]:
-    """The days in order, with an empty one for each on which nothing was used; the newest of `most`."""
-    if not days:
+def evenly_spaced(
+    periods: Sequence[UsageRow], step: timedelta = timedelta(days=1), most: int = 400
+) -> list[UsageRow]:
+    """The hours or days in order, with an empty one for each in which nothing was used; the newest of `most`."""
+    if not periods:
         return []
-    known = {row.key: row for row in days}
-    last = date.fromisoformat(days[-1].key)
-    span = min(most, (last - date.fromisoformat(days[0].key)).days + 1)
-    keys = ((last - timedelta(days=back)).isoformat() for back in reversed(range(span)))
-    return [known.get(key) or UsageRow(key) for key in keys]
+    known = {datetime.fromisoformat(row.key): row for row in periods}
+    last, written = max(known), len(periods[0].key)
+    times = (last - step * back for back in reversed(range(min(most, (last - min(known)) // step + 1))))
+    return [known.get(at) or UsageRow(at.isoformat(" ", "minutes")[:written]) for at in times]
+
+
+def _cost(row: UsageRow) -> str:
+    return formatting.cost(row.cost_usd, row.unpriced_calls + row.is_partial, estimated=row.cost_estimated)
 
 
 def _short_model(name: str) -> str:
@@ -223,7 +258,7 @@ class UsageView(RowView[UsageRow]):
         Column("", _BAR_CELLS, drop=4),
     )
     _COLUMN_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "other")
-    most_usd = 0.0
+    most_usd, most_tokens = 0.0, 0
     in_dollars = False
     _has_cost: Sequence[bool] = (True,) * 6
     """Whether each class of costs has any."""
@@ -237,6 +272,8 @@ class UsageView(RowView[UsageRow]):
     def update(self, rows: Sequence[UsageRow]) -> None:
         """Show these rows. A class in which none of them cost anything has no column."""
         self.most_usd = max((row.cost_usd or 0.0 for row in rows), default=0.0)
+        self.most_tokens = max((row.total_tokens for row in rows), default=0)
+        self.hide(*(() if self.most_usd else ("cost",)))
         costs = [row.cost_classes for row in rows if row.cost_classes is not None]
         self._has_cost = [
             any(abs(getattr(each, name)) >= LEAST_USD for each in costs) for name in self._COLUMN_CLASSES
@@ -256,23 +293,13 @@ class UsageView(RowView[UsageRow]):
 
     def row_cells(self, row: UsageRow) -> Sequence[Cell]:
         counts = (row.input_tokens, row.output_tokens, row.cache_read_tokens, row.cache_write_tokens)
-        filled = (
-            formatting.bar_cells((row.cost_usd or 0.0) / self.most_usd, _BAR_CELLS) if self.most_usd else 0
-        )
         key = sanitize(row.key)
         if self.size.width < 100 and "/" in key[1:] and not key.startswith("/"):
             key = _short_model(key)
         name: Cell = [(clip(key, 200), "text")]
         ends: tuple[Cell, Cell] = (
-            [
-                (
-                    formatting.cost(
-                        row.cost_usd, row.unpriced_calls + row.is_partial, estimated=row.cost_estimated
-                    ),
-                    "money",
-                )
-            ],
-            [("█" * filled, "bar_mid"), ("░" * (_BAR_CELLS - filled), "bar_empty")],
+            [(_cost(row), "money")],
+            self._bar(row),
         )
         if self.in_dollars:
             return (name, *compress(self._dollars(row), self._has_cost), *ends)
@@ -283,6 +310,17 @@ class UsageView(RowView[UsageRow]):
             *([(formatting.tokens(count), "tokens")] for count in counts),
             *ends,
         )
+
+    def _bar(self, row: UsageRow) -> Cell:
+        """Its share of the greatest cost; of the most tokens where nothing was spent."""
+        if self.most_usd and row.cost_usd is None:
+            return [("?", "faint")]
+        bar = (
+            formatting.bar(row.cost_usd or 0.0, self.most_usd, _BAR_CELLS)
+            if self.most_usd
+            else formatting.bar(row.total_tokens, self.most_tokens, _BAR_CELLS)
+        )
+        return [(bar, "bar_mid"), ("░" * (_BAR_CELLS - len(bar)), "bar_empty")]
 
     def _dollars(self, row: UsageRow) -> list[Cell]:
         if (usd := row.cost_classes) is None:
@@ -309,7 +347,7 @@ class UsageScreen(_CostScreen):
         self._found: Found | None = None
 
     def body(self) -> ComposeResult:
-        yield PlotextPlot()
+        yield _Charts(self._paint)
         yield UsageView(id="usage", classes="pane")
 
     @property
@@ -321,14 +359,15 @@ class UsageScreen(_CostScreen):
 
     def on_resize(self) -> None:
         self.set_class(self.app.size.height < 20 or self.app.size.width < 50, "-nothing")
-        self._plot()
 
     def question(self) -> Callable[[Connection], Found]:
         by, prices = _GROUPS[self._key][0], dict(self.prices)
 
         def question(connection: Connection) -> Found:
             days, total = usage(connection, "day", prices=prices)
-            return (days if by == "day" else usage(connection, by, prices=prices)[0], days, total)
+            groups = days if by == "day" else usage(connection, by, prices=prices)[0]
+            hours = usage(connection, "hour", prices=prices)[0] if len(days) == 1 else []
+            return groups, days, total, hours
 
         return question
 
@@ -351,46 +390,58 @@ class UsageScreen(_CostScreen):
         return self._found[0] if self._found is not None else []
 
     def _plot(self) -> None:
-        """Bars of cost; the newest periods that fit, or the most expensive groups."""
-        rows = self._groups()
-        if _GROUPS[self._key][0] == "day":
-            rows = evenly_spaced(rows)
-        plot = self.plot
+        self.query_one(_Charts).outdate()
+
+    def _paint(self, chart: int) -> None:
+        """Bars of cost; the newest periods that fit, or the most expensive groups. One day is shown by its hours. Where
+        nothing was spent, the bars are of tokens."""
+        rows, by = self._groups(), _GROUPS[self._key][0]
+        if by == "day":
+            hours = self._found[3] if self._found is not None else []
+            rows, by = (hours, f"hour of {hours[0].key[:10]}") if hours else (rows, by)
+            rows = evenly_spaced(rows, timedelta(hours=1) if hours else timedelta(days=1))
+        plot, width = self.plot, self.app.size.width - 10
         label_cells = _LABEL_CELLS if self._is_period else _NAME_CELLS
-        room = max(1, (self.app.size.width - 10) // label_cells)
+        room = max(1, width // label_cells)
         shown = rows[-room:] if self._is_period else rows[:room]
-        cells = max(label_cells, (self.app.size.width - 10) // max(FEWEST_BARS, len(shown))) - 1
-        labels = [self._label(row.key, cells) for row in shown]
+        slots = max(len(shown), FEWEST_BARS)
+        labels = [self._label(row.key, max(label_cells, width // slots) - 1) for row in shown]
         plot.plt.clear_figure()
-        if shown:
-            # Bars at numbers: labels alone would make one bar of two that are alike.
-            places: list[float] = list(range(len(shown)))
+        # Bars at numbers: labels alone would make one bar of two that are alike.
+        places: list[float] = list(range(len(shown)))
+        limits = (-0.5, slots - 0.5)
+        title = f"US dollars by {by}, {SCALE}"
+        if not shown:
+            title = UsageView.EMPTY
+        elif not any(row.cost_usd for row in shown):
+            tokens = [float(row.total_tokens) for row in shown]
+            self.stack(plot, places, [tokens], [("", "tokens")], formatting.tokens, limits, width=0.6)
+            why = "no call has a price" if any(row.unpriced_calls for row in shown) else "nothing was charged"
+            title = f"tokens by {by}, {SCALE}; {why}"
+        else:
             if self.view.in_dollars:
-                parts = list(
-                    zip(*(stackable(row.cost_classes or CostClasses()) for row in shown), strict=True)
-                )
-                self.stack(
-                    plot,
-                    places,
-                    parts,
-                    list(_CLASSES.values()),
-                    formatting.money,
-                    [*map(sum, parts)],
-                    width=0.6,
-                )
+                classes = (stackable(row.cost_classes or CostClasses()) for row in shown)
+                parts, names = list(zip(*classes, strict=True)), list(_CLASSES.values())
+                sums = [sum(part) for part in parts]
+                self.stack(plot, places, parts, names, formatting.money, limits, width=0.6, sums=sums)
             else:
                 spent = [row.cost_usd or 0.0 for row in shown]
-                plot.plt.bar(places, spent, width=0.6, color=self.rgb("money"))
-                self.scale(plot, max(spent), formatting.money)
-            plot.plt.xticks(places, labels)
-            plot.plt.xlim(-0.5, max(len(shown), FEWEST_BARS) - 0.5)
-        plot.plt.title(f"US dollars by {_GROUPS[self._key][0]}, {SCALE}")
-        plot.refresh()
+                self.stack(plot, places, [spent], [("", "money")], formatting.money, limits, width=0.6)
+            unknown = [
+                place
+                for place, row in zip(places, shown, strict=True)
+                if row.model_calls and row.cost_usd is None
+            ]
+            if unknown:
+                plot.plt.scatter(unknown, [0] * len(unknown), marker="?", color=self.rgb("muted"))
+                title += "; ? unknown cost"
+        plot.plt.xticks(places, labels)
+        plot.plt.title(title)
 
     def _label(self, key: str, cells: int) -> str:
         text = sanitize(key)
         if self._is_period:
-            return text[2:] if _GROUPS[self._key][0] == "month" else text[5:]
+            return text[2:] if _GROUPS[self._key][0] == "month" else text[11:] or text[5:]
         return clip(_short_model(text) if self._key in "mp" else text, cells)
 
     def heading(self) -> tuple[Widget, Sequence[Piece]]:
@@ -408,22 +459,19 @@ class UsageScreen(_CostScreen):
         """What was spent."""
         if self._found is None:
             return (("loading …", "muted"),)
-        _, days, total = self._found
+        _, days, total, _ = self._found
         today = date.fromtimestamp(now)
         monday, first = today - timedelta(days=today.weekday()), today.replace(day=1)
         pieces: list[Piece] = []
         for name, since in (("today", today), ("this week", monday), ("this month", first)):
-            spent = sum(row.cost_usd or 0.0 for row in days if row.key >= since.isoformat())
-            pieces += [(f"{name} ", "muted"), (f"{formatting.money(spent)}   ", "money")]
-        pieces += [
-            ("total ", "muted"),
-            (
-                formatting.cost(
-                    total.cost_usd, total.unpriced_calls + total.is_partial, estimated=total.cost_estimated
-                ),
-                "money",
-            ),
-        ]
+            spent = UsageRow(name)
+            for row in days:
+                if row.key >= since.isoformat():
+                    spent.add(row)
+            if not spent.model_calls:
+                spent.spend(0.0, None)
+            pieces += [(f"{name} ", "muted"), (f"{_cost(spent)}   ", "money")]
+        pieces += [("total ", "muted"), (_cost(total), "money")]
         return [*pieces, (f"   {formatting.tokens(total.total_tokens)} tok", "tokens")]
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
@@ -490,6 +538,11 @@ class _Charts(PlotextPlot):
         self._drawn[chart] = (self._look, picture)
         return picture
 
+    def outdate(self) -> None:
+        """What the charts show has changed: draw them again when they are next shown."""
+        self._drawn.clear()
+        self.refresh()
+
     @property
     def _look(self) -> object:
         return (self.size, self.app.theme)
@@ -504,6 +557,7 @@ class ChartScreen(_CostScreen):
 
     PLACE = "charts"
 
+    EDGE_ROWS = 5
     SCOPE = "chart"
     BINDINGS: ClassVar[list[BindingType]] = bindings("chart")
 
@@ -531,6 +585,8 @@ class ChartScreen(_CostScreen):
 
     def arrived(self, series: CallSeries) -> None:
         begun = time.perf_counter()
+        if self._series is None and not any(call.agent_id == self._agents[0] for call in series.calls):
+            self.charts.chart = 1  # it has no context
         self._series = series
         self._minutes = [(point.at - series.calls[0].at) / 60 for point in series.calls]
         self._draw()
@@ -559,7 +615,7 @@ class ChartScreen(_CostScreen):
         fresh, written, read, output = call.tokens
         tokens = Usage(fresh, output, cache_read_tokens=read, cache_write_tokens=written)
         rates = rates_on(self.prices.get(call.model, ()), call.at, tokens.prompt_tokens)
-        return stackable(cost_classes(rates, tokens, call.cost_usd))
+        return stackable(cost_classes(rates, tokens, call.cost_usd or 0.0))
 
     def _paint(self, chart: int) -> None:
         series, minutes = self._series, self._minutes
@@ -570,12 +626,21 @@ class ChartScreen(_CostScreen):
             return
         begins = series.calls[0].at
         unit, factor = next((unit, factor) for above, unit, factor in _TIME_UNITS if minutes[-1] >= above)
-        if chart == 0:
-            own = [
-                (at, point.prompt)
-                for at, point in zip(minutes, series.calls, strict=True)
-                if point.agent_id == self._agents[0]
-            ]
+        limits = (0.0, max(minutes[-1], 1 / 60))
+        own = [
+            (at, point.prompt)
+            for at, point in zip(minutes, series.calls, strict=True)
+            if point.agent_id == self._agents[0]
+        ]
+        if chart == 0 and not own:
+            plot.plt.title("context: this agent made no model calls")
+            return
+        if chart == 0 and len(own) == 1:
+            (at, prompt), width = own[0], (limits[1] - limits[0]) / FEWEST_BARS
+            place = min(max(at, limits[0] + width / 2), limits[1] - width / 2)
+            bars, names = [[float(prompt)]], [("", "kind_messages")]
+            self.stack(plot, [place], bars, names, formatting.tokens, limits, width=width)
+        elif chart == 0:
             drawn = thinned(own, 2 * plot.size.width)
             plot.plt.plot(
                 [at for at, _ in drawn],
@@ -583,22 +648,27 @@ class ChartScreen(_CostScreen):
                 marker="braille",
                 color=self.rgb("kind_messages"),
             )
-            self.scale(plot, max((tokens for _, tokens in own), default=0), formatting.tokens)
+            self.scale(plot, max(tokens for _, tokens in own), formatting.tokens)
+        is_priced = any(map(sum, self._costs))
+        if chart == 0:
             plot.plt.title(f"context: tokens per prompt, {SCALE}; lines mark compactions")
         elif chart == 1:
-            self._stack([point.tokens for point in series.calls], _TOKENS, formatting.tokens)
+            self._stack([point.tokens for point in series.calls], _TOKENS, formatting.tokens, limits)
             plot.plt.title(f"tokens per minute, {SCALE}; lines mark compactions")
-        elif not any(map(sum, self._costs)):
-            plot.plt.title("cost: no priced calls")
-            return
-        else:
-            self._stack(self._costs, list(_CLASSES.values()), formatting.money, so_far=True)
+        elif is_priced:
+            self._stack(self._costs, list(_CLASSES.values()), formatting.money, limits, so_far=True)
             plot.plt.title(f"cumulative cost in US dollars, {SCALE}; lines mark compactions")
+        else:
+            self._stack(
+                [point.tokens for point in series.calls], _TOKENS, formatting.tokens, limits, so_far=True
+            )
+            why = "no call has a price" if self._unpriced else "nothing was charged"
+            plot.plt.title(f"cumulative tokens, {SCALE}; {why}")
         shown = self._agents[:1] if chart == 0 else self._agents
         for at in (at for agent_id, at in series.compactions if agent_id in shown):
             plot.plt.vline((at - begins) / 60, color=self.rgb("compaction"))
         ticks = round_ticks(minutes[-1] * factor)
-        plot.plt.xlim(0, max(minutes[-1], 1 / 60))
+        plot.plt.xlim(*limits)
         plot.plt.xticks([tick / factor for tick in ticks], [f"{tick:g}" for tick in ticks])
         plot.plt.xlabel(unit)
 
@@ -607,6 +677,7 @@ class ChartScreen(_CostScreen):
         values: Sequence[Sequence[float]],
         names: Sequence[tuple[str, str]],
         words: Callable[[float], str],
+        limits: tuple[float, float],
         *,
         so_far: bool = False,
     ) -> None:
@@ -622,15 +693,21 @@ class ChartScreen(_CostScreen):
         sums = [sum(stack) for stack in stacks]
         tall = [list(accumulate(stack)) if so_far else [value / wide for value in stack] for stack in stacks]
         places = [(place + 0.5) * wide for place in range(bars)]
-        self.stack(self.plot, places, tall, names, words, sums)
+        self.stack(self.plot, places, tall, names, words, limits, width=0.8 * wide, sums=sums)
+
+    @property
+    def _unpriced(self) -> int:
+        """How many calls have no price."""
+        return sum(point.cost_usd is None for point in self._series.calls) if self._series is not None else 0
 
     def standing(self, now: float) -> Sequence[Piece]:
         words: list[Piece] = [(self._title, "strong"), (f"  {_CHARTS[self.charts.chart]}", "accent")]
         if self._series is not None:
             calls = self._series.calls
-            spent = sum(point.cost_usd for point in calls)
+            priced = [point.cost_usd for point in calls if point.cost_usd is not None]
+            spent = formatting.cost(sum(priced) if priced else None, self._unpriced)
             words += [
-                (f"  {formatting.plural(len(calls), 'call')}", "muted"), (f"  {formatting.money(spent)}", "money"),
+                (f"  {formatting.plural(len(calls), 'call')}", "muted"), (f"  {spent}", "money"),
                 (f"  {formatting.plural(len(self._series.compactions), 'compaction')}", "compaction"),
             ]  # fmt: skip
         return words

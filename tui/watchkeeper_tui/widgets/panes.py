@@ -76,13 +76,19 @@ def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
     if limit <= 0:
         return [(fit(f"{formatting.tokens(used)} tok", cells + 5), "muted")]
     fraction, percent = formatting.share(used, limit), context_percent(used, limit) or 0
-    filled = formatting.bar_cells(fraction, cells) if percent else 0
+    bar = formatting.bar(fraction, 1, cells) if percent else ""
     role = "bar_low" if fraction < CALM else "bar_high" if fraction < 0.92 else "bar_full"
     return [
-        ("▓" * filled, role),
-        ("░" * (cells - filled), "bar_empty"),
+        (bar, role),
+        ("░" * (cells - len(bar)), "bar_empty"),
         (f" {percent:>3}%", role),
     ]
+
+
+def filtered_words(pane: Widget, what: str, words: str) -> str:
+    """Why a pane with this filter is empty, and the key that removes it; empty where there is no filter."""
+    key = watch_app(pane).key_for("filter.drop")
+    return f"no {what} matches the filter {sanitize(words)}; {key} removes it" if words else ""
 
 
 class PlanView(RowView[PlanRow]):
@@ -214,9 +220,7 @@ class PlanView(RowView[PlanRow]):
             self.post_message(Clicked(f"fold({'▾' in row.prefix})"))
 
     def empty_words(self) -> str:
-        return self._nobody or (
-            f"no matching rows: {sanitize(self.filter_words)}" if self.filter_words else ""
-        )
+        return self._nobody or filtered_words(self, "row", self.filter_words)
 
     def title(self) -> None:
         """Bring the pane's title up to date."""
@@ -397,6 +401,9 @@ class EventsView(RowView[EventLine]):
 
     def watch_filter_words(self) -> None:
         self.update(self._events, self._names)
+
+    def empty_words(self) -> str:
+        return filtered_words(self, "event", self.filter_words) or self.EMPTY
 
     def forget(self) -> None:
         """Another session: its newest events are followed, and none is hidden."""

@@ -628,6 +628,12 @@ def parse_filters(search: str) -> Filters:
     return Filters(tuple(words), tuple(clauses), tuple(values), " ".join(kept), deleted)
 
 
+def filters_of(search: str) -> str:
+    """The filters in what was typed, without the words that are searched for."""
+    typed = typed_words(search)
+    return " ".join(each.text for each in typed if not each.quoted and _FILTER.fullmatch(each.text))
+
+
 def search_messages(
     connection: Connection,
     words: str | Sequence[str],
