@@ -49,6 +49,24 @@ async def test_the_fleet_looks_as_agreed(fleet: Desk, size: tuple[int, int]) -> 
         await assert_agreed(pilot, "fleet")
 
 
+async def test_a_state_is_one_word_in_the_fleet(fleet: Desk) -> None:
+    connection = fleet.session.connection
+    connection.execute("UPDATE sessions SET last_active = ? WHERE id = ?", (NOW - 4000, fleet.session.id))
+    twice = FakeSession(connection, "twice234", goal="two questions")
+    for number in range(2):
+        twice.agent(f"coder00{number + 3}", "coder-3", status="waiting")
+        twice.approval(f"coder00{number + 3}", "ls", f"appr-{number}")
+    async with fleet.shown(
+        "silent 1:06:40", "2 questions: coder-3: bash", size=(160, 40), screen="fleet"
+    ) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, FleetScreen)
+        words = {row.id: screen.view.condition(row).word for row in screen.view.rows}
+        assert (words[fleet.session.id], words["twice234"]) == ("silent", "question")
+        cells = screen.view.columns()[0].cells
+        assert all(word.isalpha() and len(word) + 2 <= cells for word in words.values())
+
+
 async def test_rows_follow_the_database_e_finds_who_asks_and_enter_opens(fleet: Desk) -> None:
     async with fleet.shown("explorer-1") as pilot:
         await pilot.press("S")

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from watchkeeper.store.driver import Queries
 from watchkeeper.store.search.messages import list_sessions, search_messages
 from watchkeeper_tui.app import WatchkeeperApp
-from watchkeeper_tui.widgets.sessions import tags_of
+from watchkeeper_tui.widgets.sessions import SessionsView, tags_of
 
 
 def add_session(desk: Desk, session_id: str, goal: str, **values: object) -> FakeSession:
@@ -51,7 +51,11 @@ async def test_every_session_is_listed_with_its_state_and_figures_in_the_order_o
     add_session(desk, "older234", "nightly audit", status="paused", status_reason="budget reached: usd", cost_usd=22.4,
                 last_active=desk.time - 90_000)  # fmt: skip
     async with desk.shown("nightly audit", screen="sessions") as pilot:
-        await shows(pilot, "yesterday", "budget reached", "migrate billing", "live (pid 991)", "$4.82")
+        await shows(pilot, "yesterday", " paused", "migrate billing", "live (pid 991)", "$4.82")
+        await pilot.press("j")
+        await shows(pilot, "budget reached: usd", without="pid 991")  # the whole reason of the selected one
+        view = pilot.app.screen.query_one(SessionsView)
+        assert [view.word(row) for row in view.rows] == ["live", "paused"]
         await pilot.press("o", "o")
         await shows(pilot, "cost ↓")
         await until(

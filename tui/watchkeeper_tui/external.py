@@ -105,9 +105,9 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
     reason = line(session.reason)
     waiting = [each for each in questions if each.status == "waiting"]
     if waiting:
-        more = f" {len(waiting)}" if len(waiting) > 1 else ""
+        more = f"{len(waiting)} questions: " if len(waiting) > 1 else ""
         asks = "asks: " if waiting[0].choices else "wants to run "
-        return Condition("?", f"{Waiting.QUESTION}{more}", "waiting", asks + asked(waiting[0]))
+        return Condition("?", Waiting.QUESTION, "waiting", more + asks + asked(waiting[0]))
     if questions:
         return Condition("◔", "sent", "slot", f"answered {asked(questions[0])}; not confirmed yet")
     if session.status == "waiting":
@@ -119,7 +119,8 @@ def condition_of(session: ExternalSession, questions: Sequence[ExternalQuestion]
     if session.status == "compacting":
         return Condition("◔", "compacts", "compaction", dropping(session))
     if session.is_silent(now):
-        return Condition("!", f"silent {formatting.duration(now - session.last_active)}", "silent", "")
+        silence = formatting.duration(now - session.last_active)
+        return Condition("!", "silent", "silent", f"silent {silence}")
     if session.status == "busy":
         return Condition("●", "working", "working", "")
     if session.status == "ended":

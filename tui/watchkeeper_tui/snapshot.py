@@ -444,7 +444,7 @@ def _working(agent: AgentFacts, now: float) -> Condition:
     if live.activity == "tool" and silence is not None:
         return Condition("!", "silent", "silent", f"{detail or 'a tool'} for {for_long}")
     if live.activity == "tool":
-        return Condition("●", "running a tool", "working", f"{detail} {for_long}" if detail else "")
+        return Condition("●", "running", "working", f"{detail} {for_long}" if detail else "")
     if live.activity not in ("working", "tool", "compacting", "parked", "paused"):
         return Condition("?", sanitize(live.activity), "muted", detail)
     return _at_work(silence)

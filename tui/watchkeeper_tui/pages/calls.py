@@ -29,16 +29,18 @@ def calls_page(view: PageContext) -> list[PageLine]:
     if not calls:
         return [PageLine("empty", ((view.nothing("model calls"), "faint"),))]
     wide = view.width >= 64
-    titles = f"  {'turn':>4} {'prompt':>7} {'cached':>6} {'out':>6} {'cost':>8} {'took':>6}" + (
+    has_cost = any(call.cost_usd for call in calls)
+    cost = f" {'cost':>8}" if has_cost else ""
+    titles = f"  {'turn':>4} {'prompt':>7} {'cached':>6} {'out':>6}{cost} {'took':>6}" + (
         f" {'TTFT':>6}  stop" if wide else ""
     )
     lines = [PageLine("heading", ((titles, "heading"),))]
     for call in calls:
-        lines += _call(call, view, wide)
+        lines += _call(call, view, wide, has_cost)
     return lines
 
 
-def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
+def _call(call: CallFacts, view: PageContext, wide: bool, has_cost: bool) -> list[PageLine]:
     key = f"call.{call.id}"
     glyph, role = _STATES.get(call.status, ("?", "muted"))
     stop = call.stop_reason if call.status in _STATES and call.stop_reason else call.status
@@ -49,7 +51,7 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
         (f"{mark + formatting.tokens(call.prompt_tokens):>7} ", "tokens"),
         (f"{formatting.tokens(call.cache_read_tokens) if call.cache_read_tokens else '-':>6} ", "muted"),
         (f"{formatting.tokens(call.output_tokens):>6} ", "tokens"),
-        (f"{price(call):>8} ", "money"),
+        *([(f"{price(call):>8} ", "money")] if has_cost else []),
         # A log that gives one time for a whole reply does not tell how long it took.
         (f"{formatting.duration(call.latency_seconds) if call.latency_seconds else '-':>6}", "text"),
     ]

@@ -111,9 +111,9 @@ def fleet_condition(
         words = f"{row.question.agent or 'an agent'}: {row.question.tool} {question}"
         return Condition(
             "?",
-            Waiting.QUESTION + (f" {row.questions}" if row.questions > 1 else ""),
+            Waiting.QUESTION,
             "waiting",
-            _line(words),
+            (f"{row.questions} questions: " if row.questions > 1 else "") + _line(words),
         )
     if row.budget_reached and state is SessionState.PAUSED:
         return Condition("‖", Waiting.BUDGET, "waiting", reason or "remaining budget too small")
@@ -130,7 +130,8 @@ def fleet_condition(
         return Condition("◷", Waiting.LIMIT, "slot", limit_text(row.limit, now))
     quiet = now - row.last_active
     if state is SessionState.LIVE and row.working and quiet >= SILENT_SECONDS:
-        return Condition("!", f"silent {formatting.duration(quiet)}", "silent", _line(row.task or ""))
+        task = f" — {_line(row.task)}" if row.task else ""
+        return Condition("!", "silent", "silent", f"silent {formatting.duration(quiet)}{task}")
     glyph, _ = SESSION_BADGES[state]
     note = _line(row.task or "") if state is SessionState.LIVE else reason
     waits = waiting_word(row.status, row.status_reason) if state is SessionState.PAUSED else None

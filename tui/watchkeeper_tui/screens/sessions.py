@@ -393,6 +393,8 @@ class SessionsScreen(WatchScreen):
             (sanitize(row.workspace), "muted"),
             (f"  {formatting.plural(row.compactions, 'compaction')}", "muted"),
         ]
+        if why := self.view.why(row):
+            pieces.insert(0, (f"{clip(why, 80)}   ", "text"))
         if row.title:
             pieces.insert(0, (f"{' '.join(sanitize(row.goal).split())}   ", "text"))
         self.query_one(StatusLine).pieces = tuple(self.notice(self.watch_app.now()) or pieces)

@@ -16,6 +16,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from watchkeeper.records.usage_limits import limit_text
+from watchkeeper.records.waiting import Waiting, waiting_word
 from watchkeeper.store.outcome import run_ending
 from watchkeeper.store.projection import CountedSession
 from watchkeeper.store.search.messages import MessageHit, SessionPreview
@@ -108,7 +109,7 @@ class SessionsView(RowView[CountedSession]):
         Column("duration", 9, right=True, drop=3),
         Column("tokens", 6, right=True, drop=4),
         Column("cost", 8, right=True, drop=1),
-        Column("end", 16, drop=7),
+        Column("state", 9, drop=7),
     )
     FOUND_COLUMNS: ClassVar[Sequence[Column]] = (
         Column("S", 1),
@@ -201,17 +202,24 @@ class SessionsView(RowView[CountedSession]):
             row.status, row.id in self.hosts, working=row.working + row.waiting > 0, origin=row.origin
         )
 
+    def word(self, row: CountedSession) -> str:
+        """The session's state in one word."""
+        state = self.state(row)
+        waits = waiting_word(row.status, row.status_reason) if state is SessionState.PAUSED else None
+        return Waiting.LIMIT if row.limit is not None else waits or state_word(state, row.status)
+
+    def why(self, row: CountedSession) -> str:
+        """The state in full: the process that drives the session, the usage limit, or the reason."""
+        if row.id in self.hosts:
+            return f"{self.word(row)} (pid {self.hosts[row.id]})"
+        return limit_text(row.limit, self.now) if row.limit is not None else sanitize(row.status_reason or "")
+
     def row_cells(self, row: CountedSession) -> Sequence[Cell]:
         state = self.state(row)
         role = _ROLES.get(state, "muted")
         glyph, _ = SESSION_BADGES[state]
-        end = (
-            f"{state_word(state, row.status)} (pid {self.hosts[row.id]})"
-            if row.id in self.hosts
-            else sanitize(row.status_reason or state_word(state, row.status))
-        )
-        if (limit := row.limit) is not None:
-            glyph, role, end = "◷", "slot", limit_text(limit, self.now)
+        if row.limit is not None:
+            glyph, role = "◷", "slot"
         duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
         goal: list[Piece] = [(session_name(row), "text")]
         tags = tags_of(row)
@@ -244,7 +252,7 @@ class SessionsView(RowView[CountedSession]):
             [(formatting.duration(duration), "text")],
             [(formatting.tokens(row.total_tokens), "tokens")],
             [(formatting.bill(row), "money")],
-            [(end, role)],
+            [(self.word(row), role)],
         )
 
 
