@@ -71,7 +71,7 @@ async def test_each_key_groups_and_enter_lists_the_sessions(spent: Desk) -> None
         await pilot.press("j", "enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
         await shows(pilot, "workspace:/srv/ledger")
-        await pilot.press("escape", "escape")
+        await pilot.press("escape")
         await until(pilot, lambda: isinstance(pilot.app.screen, UsageScreen))
 
 

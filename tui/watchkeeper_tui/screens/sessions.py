@@ -559,13 +559,14 @@ class SessionsScreen(WatchScreen):
     def action_back(self, words: str = "") -> None:
         """Return, or search for the words of `:sessions WORDS`."""
         kept = self.watch_app.layout_kept.sessions_filter
+        has_session = self.watch_app.snapshot.session is not None
         if words:
             self.reload(words)
         elif self.view.marked:
             self.view.marked = frozenset()
             self.view.refresh()
             self.reload()
-        elif self.watch_app.snapshot.session is not None and self.search_text in ("", kept, self._opened_with):
+        elif has_session and self.search_text in ("", kept, self._opened_with):
             self.app.pop_screen()
         elif self.search_text != kept:
             self.reload(kept)
