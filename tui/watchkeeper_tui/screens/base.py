@@ -163,6 +163,7 @@ class SearchScreen(Screen[None]):
         """End the search, or leave the screen."""
         if self.sought:
             self.seek("")
+            self.clear_notice()
         else:
             self.app.pop_screen()
 
@@ -223,7 +224,7 @@ class HelpScreen(TextDialog):
         view = self.query_one(_Lines)
         self._write()
         view.border_title = content([(self._title, "strong")], view.watch_app.palette)
-        view.border_subtitle = content([("j/k scroll · esc closes", "muted")], view.watch_app.palette)
+        view.border_subtitle = content([("j/k scroll · / find · esc closes", "muted")], view.watch_app.palette)
         view.focus()
 
     def on_resize(self) -> None:

@@ -49,7 +49,7 @@ class PromptScreen(TextDialog):
     def on_mount(self) -> None:
         palette = self.page.watch_app.palette
         self.page.border_title = content([(clip(self.heading, 100), "strong")], palette)
-        self.page.border_subtitle = content([(f"enter unfolds · esc {self.BACK}", "muted")], palette)
+        self.page.border_subtitle = content([(f"enter unfolds · / find · esc {self.BACK}", "muted")], palette)
         self.page.focus()
         self.page.following = False
 
