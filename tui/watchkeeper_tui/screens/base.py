@@ -224,7 +224,9 @@ class HelpScreen(TextDialog):
         view = self.query_one(_Lines)
         self._write()
         view.border_title = content([(self._title, "strong")], view.watch_app.palette)
-        view.border_subtitle = content([("j/k scroll · / find · esc closes", "muted")], view.watch_app.palette)
+        view.border_subtitle = content(
+            [("j/k scroll · / find · esc closes", "muted")], view.watch_app.palette
+        )
         view.focus()
 
     def on_resize(self) -> None:
