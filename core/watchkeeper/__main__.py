@@ -61,7 +61,7 @@ def _explain(error: OSError | ImportError | MemoryError) -> str:
     try:
         from watchkeeper.records.errors import explain_import, host_fault
     except (OSError, ImportError, MemoryError):  # this module is what could not be loaded
-        return f"{said}; Watchkeeper cannot be loaded"
+        return f"cannot load Watchkeeper: {said}"
     if (fault := host_fault(error)) is not None:
         return f"{fault}, then try again"
     if isinstance(error, ImportError):

@@ -500,7 +500,7 @@ async def test_a_repository_inside_a_worktree_is_not_merged_without_its_files_an
     await scene.trees.end()
     assert (inner / "v.txt").exists()
     assert (folder / "lib/unseen.txt").exists()
-    assert "a submodule path" in scene.warnings()
+    assert "the submodule path" in scene.warnings()
 
 
 async def test_the_users_own_git_configuration_stops_no_merge(scene):

@@ -87,7 +87,7 @@ async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Des
                       "why     it already ran 3 times", "timeout_ms", "7000"):  # fmt: skip
             assert words in text_of(pilot)
         await pilot.press("a")
-        await shows(pilot, "can be approved only once, not always")
+        await shows(pilot, "need approval each time")
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [

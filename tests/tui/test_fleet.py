@@ -116,7 +116,7 @@ async def test_a_session_that_a_usage_limit_stops_says_so_with_its_end(fleet: De
         shown = text_of(pilot)
         assert "◷ limit" in shown
         assert "weekly limit until" in shown
-        assert "5-hour limit, end unknown" in shown
+        assert "5-hour limit, reset time unknown" in shown
 
 
 def test_a_reading_asks_again_only_about_sessions_that_changed(fleet: Desk) -> None:

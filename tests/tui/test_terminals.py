@@ -182,7 +182,7 @@ async def test_e_leads_from_the_plan_to_each_terminal_that_needs_a_person(desk, 
 
 @pytest.mark.parametrize(
     ("keys", "wanted"), [(["y"], {"behavior": "allow"}),
-     (["n"], {"behavior": "deny", "message": "The user refused this from Watchkeeper."}),
+     (["n"], {"behavior": "deny", "message": "The user denied this in Watchkeeper."}),
      (["r", *"no", "enter"], {"behavior": "deny", "message": "no"})],
 )  # fmt: skip
 async def test_an_answer_is_sent_and_then_confirmed(desk, terminals, keys, wanted):

@@ -277,7 +277,7 @@ TABLE: tuple[Action, ...] = (
     Action("message.earlier", "[", "Earlier", "earlier or later messages of the agent", "message", footer="message", call="page(-1)"),
     Action("message.later", "]", "later", "", "message", footer="message", call="page(1)"),
     Action("message.session", "o", "Open session", "open the session", "message", group=OPEN, footer="message"),
-    Action("compaction.side", "tab,shift+tab", "Other side", "go to before or after", "compaction", footer="compaction", call="other_side"),
+    Action("compaction.side", "tab,shift+tab", "Other side", "go to the other side", "compaction", footer="compaction", call="other_side"),
     Action("compaction.lost", "!", "Omitted only", "show only messages with omitted details; backspace shows all", "compaction",
            group=FIND, footer="compaction", call="only_lost"),
     Action("compaction.older", "[", "Older", "older or newer compaction of the agent", "compaction", footer="compaction", call="step(1)"),
@@ -289,7 +289,7 @@ TABLE: tuple[Action, ...] = (
     Action("artifacts.save", "s", "Save", "save a copy", "artifacts", footer="artifacts"),
     Action("artifacts.pager", "p", "Pager", "open a copy in $PAGER", "artifacts", footer="artifacts"),
     Action("artifacts.editor", "e", "Editor", "open a copy in $EDITOR", "artifacts", footer="artifacts"),
-    Action("usage.classes", "c", "Token cost", "show tokens, or cost by token type at list prices; `other` is the difference",
+    Action("usage.classes", "c", "Token cost", "show tokens, or cost by token type at list prices; `other` is the rest",
            "usage", footer="usage", call="dollars"),
     *(Action(f"usage.{name}", key, f"{name.title()}s", f"group by {name}", "usage", footer="usage", call=f"group('{key}')")
       for key, name in (("d", "day"), ("w", "week"), ("M", "month"), ("m", "model"), ("p", "project"), ("o", "program"))),

@@ -137,7 +137,9 @@ def dropping(session: ExternalSession) -> str:
     newest = session.compactions[-1]
     size = newest.get("bytes")
     held = (
-        f": the first {formatting.tokens(size)} bytes of its log are dropped" if isinstance(size, int) else ""
+        f": the first {formatting.tokens(size)} bytes of its log are no longer in context"
+        if isinstance(size, int)
+        else ""
     )
     trigger = newest.get("trigger")
     return line(f"{trigger if isinstance(trigger, str) else ''} compaction{held}".strip())

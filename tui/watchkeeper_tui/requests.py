@@ -216,7 +216,7 @@ def cancel_lines(target: Target, text: str) -> list[str]:
         + ", ".join(clip(sanitize(task.label), 40) for task in target.tasks)
     ]
     lines.append(
-        "Its agent stops immediately. Completed work is kept, and the planner is notified. r resumes the task."
+        "The task's agent stops immediately. Completed work is kept, and the planner is notified. r resumes it."
     )
     return lines
 
@@ -305,7 +305,7 @@ def compact_lines(target: Target, text: str) -> list[str]:
         price = "unpriced" if guess.cost_usd is None else f"about {formatting.money(guess.cost_usd)}"
         left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
         if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
-            left = "about the same: little to free yet"
+            left = "about the same (little to free yet)"
         window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
         lines.append(
             f"Compact {sanitize(agent.label)}: {formatting.tokens(guess.tokens_now)}{window} tok"
@@ -582,7 +582,7 @@ def _why_not_ours(target: Target) -> str:
     """Why a context cannot be changed: an agent program keeps it."""
     programs = {agent.program for agent in target.agents}
     return (
-        f"{sanitize(programs.pop() or '')} keeps its own context"
+        f"{sanitize(programs.pop() or '')} manages its own context"
         if len(programs) == 1 and None not in programs
         else ""
     )

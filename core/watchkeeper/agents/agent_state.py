@@ -56,8 +56,8 @@ def preview_lines(foretold: Preview) -> list[str]:
     cost = "" if foretold.cost_usd is None else f", about {cost_text(foretold.cost_usd)}"
     return [
         change,
-        f"{foretold.cache_tokens_void:,} cached tokens are invalidated, {foretold.cache_tokens_written:,} are written"
-        f" again{cost}",
+        f"{foretold.cache_tokens_void:,} cached tokens are invalidated and {foretold.cache_tokens_written:,} are"
+        f" rewritten{cost}",
     ]
 
 

@@ -616,7 +616,7 @@ def _largest(one: dict[str, Any], two: dict[str, Any], where: str) -> dict[str, 
     count, column = one[LARGEST_ROWS], one.get("by", 0)
     rows = [*one.get("items", ()), *two.get("items", ())]
     if not isinstance(count, int) or not isinstance(column, int):
-        raise ValueError(f"{LARGEST_ROWS} and its 'by' must be whole numbers, at {where!r}.")
+        raise ValueError(f"At {where!r}, {LARGEST_ROWS} and its 'by' must be whole numbers.")
     try:
         rows.sort(key=lambda row: (-row[column], json.dumps(row)))
     except (TypeError, IndexError, KeyError) as error:
@@ -757,7 +757,7 @@ def save(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> To
     name = _name(arguments)
     content = arguments.get("content")
     if (content is None) == (arguments.get("file_path") is None):
-        raise ValueError("give either `content` or `file_path`")
+        raise ValueError("specify either `content` or `file_path`")
     if content is None:
         data, media_type = _file_of(text_of(arguments, "file_path", limit=4_000), context)
     elif isinstance(content, str):

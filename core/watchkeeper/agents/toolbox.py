@@ -53,7 +53,7 @@ _NOT_SO_ANY_MORE = {
     PREMISES_CHANGED: "not run: its shell, folder or script changed after the approval",
 }
 """Answers of a worker to what a person approved, and why the person is asked again."""
-NOT_AFTER_DENIAL = "[not run] An earlier call of this reply was denied, so this one did not run."
+NOT_AFTER_DENIAL = "[not run] An earlier call in this reply was denied, so this one did not run."
 _SHORTAGE = "The machine ran out of memory or another resource while this call was running."
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""

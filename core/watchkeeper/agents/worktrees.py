@@ -686,7 +686,7 @@ def remove(git: Git, tree: Worktree) -> str:
             )
             return f"{folder} has {plural(len(left), 'file')} {what}"
         if inside := [file for file in _submodules(git, folder, admin) if _holds_files(folder / file)]:
-            return f"{folder} has files in {_named(inside)}, which is a submodule path"
+            return f"{folder} has files in the submodule path {_named(inside)}"
     into = f"refs/heads/{tree.target}" if tree.target else "HEAD"
     if tip and not git.succeeds(common, "merge-base", "--is-ancestor", tip, into):
         return f"{tree.branch} is not merged; run `git merge {tree.branch}`"

@@ -290,7 +290,7 @@ def plan_add(opened: SessionHandle, as_json: bool, **given: Any) -> int:
 @plan.command(
     "revise",
     examples=(
-        'wk plan revise last docs --instructions "Shorter" # replace the text',
+        'wk plan revise last docs --instructions "Shorter" # replace its instructions',
         "wk plan revise last docs --needs fix-parser # wait for another task",
     ),
 )
@@ -311,7 +311,7 @@ def plan_revise(opened: SessionHandle, as_json: bool, **given: Any) -> int:
     "drop",
     examples=(
         "wk plan drop last docs # drop this task",
-        'wk plan drop last docs --reason "Written already" # tell the planner why',
+        'wk plan drop last docs --reason "Already written" # tell the planner why',
     ),
 )
 @session_argument
@@ -404,7 +404,7 @@ def redo(opened: SessionHandle, agent: str, as_json: bool) -> int:
 @click.command(
     cls=Command,
     examples=(
-        'wk steer last planner "Test first" # the agent reads it next turn',
+        'wk steer last planner "Test first" # read before its next turn',
         'wk steer last --all "Use Python 3.11" # a rule for every agent',
     ),
 )
@@ -551,7 +551,7 @@ def _chosen(
         NotFound: none waits.
     """
     if len(words) > 2:
-        raise BadInput("give a session and a question id, or only the id")
+        raise BadInput("specify a session and a question id, or only the id")
     if not words:
         return ()
     if len(words) == 1 and words[0] != "last":

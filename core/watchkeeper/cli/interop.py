@@ -420,9 +420,9 @@ def status(db: Place | None, as_json: bool) -> int:
 
 def _status_lines(value: dict[str, Any], found: external.External) -> Iterator[str]:
     for each in value["installed"]:
-        state = "" if each["registered"] else "; some are missing from the file: reinstall them"
+        state = "" if each["registered"] else "; some are missing from the file; reinstall the hooks"
         answers = ", answers questions" if each["answers"] else ""
-        guards = ", denies agents at a cap" if each["guards"] else ""
+        guards = ", blocks new agents at a cap" if each["guards"] else ""
         yield f"{clean(each['settings'])}: {len(each['events'])} hooks{answers}{guards}{state}"
     if value["installed"] and not value["read"]:
         yield f"no process is reading their events ({value['pending']} waiting); run wk import --watch-all or wk watch claude"

@@ -152,7 +152,7 @@ def tag(opened: SessionHandle, tags: tuple[str, ...], remove: bool, as_json: boo
 @click.command(
     cls=Command,
     examples=(
-        "wk delete last # hide it for seven days",
+        "wk delete last # can be restored for seven days",
         "wk delete --prune --older-than 30d # free their space",
     ),
 )
@@ -336,7 +336,7 @@ def _prune(
     """Permanently delete finished sessions, those named or those that meet every condition, and free their space."""
     opened = SessionHandle(db)
     if sessions and (older_than is not None or larger_than is not None or keep is not None):
-        raise BadInput("give sessions or conditions, not both")
+        raise BadInput("specify sessions or conditions, not both")
     if not dry_run:
         refuse_agents()
     plan = plan_prune(

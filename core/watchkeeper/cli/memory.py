@@ -233,7 +233,7 @@ def unpin(opened: SessionHandle, fact: int, as_json: bool) -> int:
     )
 )
 @click.argument("query")
-@click.option("--session", help="Only in this session.")
+@click.option("--session", help="Search only this session.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @db_option
 @json_option

@@ -519,7 +519,7 @@ def _history(path: Place) -> Iterator[Check]:
             state = (
                 f"{len(each.events)} in {each.path}"
                 if held
-                else f"some are missing from {each.path}: reinstall them"
+                else f"some are missing from {each.path}; reinstall the hooks"
             )
             yield "hooks", "ok" if held else "warn", one_line(state, 300)
     except (WatchkeeperError, OSError, sqlite3.DatabaseError):

@@ -947,7 +947,7 @@ def _carried(path: Place, name: str, workspace: Path, *, quiet: bool) -> Continu
     done = sum(task.status == "done" for task in brief.tasks)
     if not quiet:
         say(
-            f"continues {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)}"
+            f"continuing {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)}"
             f" facts  ({clean(carried.goal, 80)})"
         )
         if carried.workspace != str(workspace.resolve()):

@@ -591,7 +591,10 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 @click.command(cls=Command, examples=("wk export # one web page", "wk export last -o run.md # Markdown"))
 @last_session_argument
 @click.option(
-    "--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: from the suffix of PATH, or html."
+    "--format",
+    "form",
+    type=click.Choice(list(SUFFIXES)),
+    help="Default: the extension of PATH, otherwise html.",
 )
 @click.option(
     "--output",

@@ -182,7 +182,7 @@ def watch(sessions: tuple[str, ...] = (), every: bool = False, db: Place | None 
     sessions, or --all, are shown in one row each; without a terminal, they are printed once.
     """
     if every and sessions:
-        raise BadInput("give either sessions or --all")
+        raise BadInput("specify either sessions or --all")
     path = awaited_database_path(db)
     if every or len(sessions) > 1:
         return _watch_several(path, sessions)

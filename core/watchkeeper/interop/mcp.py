@@ -501,7 +501,9 @@ def _searched(call: _Call, complete: bool) -> dict[str, Any]:
         return {"all_messages_searched": True}
     seconds = THOROUGH_SECONDS if call.get("thorough") else QUICK_SECONDS
     advice = "narrow it" if call.get("thorough") else "repeat it with `thorough`"
-    cut = f"the search reached its time limit of {seconds:g} s without reaching older messages; rows may be missing; {advice}"
+    cut = (
+        f"incomplete: the search reached its time limit of {seconds:g} s before the oldest messages; {advice}"
+    )
     return {"all_messages_searched": False, "cut": cut}
 
 

@@ -487,7 +487,7 @@ class ContextState:
         """Apply the result of a pass if its place in the view allows it; else say why not, and change
         nothing."""
         if prepared.epoch != self.epoch:
-            return Rejection("The context was edited while the pass ran.")
+            return Rejection("The context was edited during the compaction.")
         observation = Observation(
             id=self._next_observation,
             kind=prepared.kind,
@@ -708,7 +708,7 @@ class ContextState:
             if place is None:
                 raise ValueError(f"Observation {number} is not in this context.")
             if not text.strip():
-                raise ValueError("The text is empty: nothing would represent the messages that it covers.")
+                raise ValueError("The text is empty. Enter a text that replaces the messages it covers.")
             if text == observations[place].text:
                 continue
             edited = replace(

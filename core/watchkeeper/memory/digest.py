@@ -310,7 +310,7 @@ def _edited(entries: dict[str, Entry], most: int) -> list[Line]:
         changes = (
             ": " + ", ".join(f"`{one}`" for one in each.details[-most:]) if each.details and most else ""
         )
-        again = f"; read since in #{each.read}" if each.read > each.seq else ""
+        again = f"; read again in #{each.read}" if each.read > each.seq else ""
         lines.append(Line(f"{path}{times}{changes}{again}", each.seq))
     return lines
 

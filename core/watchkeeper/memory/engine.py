@@ -358,7 +358,7 @@ class Engine:
         """End a summary whose task has ended: publish its text, unless `refuse` says why not."""
         self.summary = None
         if flight.task.cancelled():
-            flight.outcome = self.compactor.nothing("The pass was cancelled.")
+            flight.outcome = self.compactor.nothing("The compaction was cancelled.")
         elif (error := flight.task.exception()) is not None:
             flight.outcome = self.compactor.nothing(f"The pass failed: {error}")
         elif (reason := refuse(flight.task.result())) is not None:

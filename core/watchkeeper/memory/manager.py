@@ -363,7 +363,7 @@ class HierarchicalContextManager:
     def _leave_lost(self) -> None:
         """Drop a pass whose event loop has ended, since no loop will finish it."""
         if self._engine.summary is not None and self._engine.summary.is_lost:
-            self._abandon("The event loop of the pass has ended.")
+            self._abandon("The event loop that ran the compaction has ended.")
 
     async def _count(self, role: Role, content: Content) -> int:
         counter = self._state.counter
@@ -404,7 +404,7 @@ class HierarchicalContextManager:
             raise
         if self._engine.summary is begun:
             self._land()
-        return begun.outcome or nothing("The pass was abandoned.")
+        return begun.outcome or nothing("The compaction was abandoned.")
 
     def undo(self, to: int | None = None) -> View:
         """Go back to the view before the last compaction, or to version `to`, before an earlier one; messages

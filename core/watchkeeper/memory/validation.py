@@ -48,9 +48,7 @@ def spliced(
         elif have.covers[0] < first or have.covers[1] > last:
             return Rejection(f"Observation {have.id} covers messages before and after the cut at {last}.")
         elif have.id not in prepared.replaces and not have.provisional:
-            return Rejection(
-                f"Observation {have.id} appeared while the pass ran, and the pass did not read it."
-            )
+            return Rejection(f"Observation {have.id} was added during the compaction, which did not read it.")
     start = before[-1].covers[1] + 1 if before else 1
     if first != start:
         return Rejection(f"The pass covers messages from {first}, but must cover them from {start}.")
@@ -155,7 +153,7 @@ async def judge(
     tokens = await _counted(cited.text, counter)
     if tokens > most:
         return Rejection(
-            f"The {run.kind} takes {tokens} tokens and its source {run.source_tokens}: not 5 % smaller."
+            f"The {run.kind} has {tokens} tokens and its source has {run.source_tokens}. It must be at least 5% smaller."
         )
     if run.kind is not ObservationKind.SUMMARY:
         return replace(cited, tokens=tokens)

@@ -253,7 +253,7 @@ class SdkModel(ABC):
                 after += "; the server asks for an implausibly long wait; resume to try again"
             else:
                 kind, until = ErrorKind.PARK, self._clock.now() + asked
-                after += f"; it ends at {utc_text(until)}"
+                after += f"; the wait ends at {utc_text(until)}"
         elif kind is ErrorKind.RETRY and verdict.rule.rate_limited and retries >= self._retries.max_retries:
             # Without a time, the retries were in vain: ask again, and let no task fail for it.
             kind, until = ErrorKind.PARK, self._clock.now() + ASK_AGAIN_SECONDS

@@ -342,7 +342,7 @@ class _OpenAIAssembler(ReplyAssembler):
 
     def _show(self, kind: str, text: Any) -> Iterator[Delta]:
         if text is not None and not isinstance(text, str):
-            raise BrokenStream(f"a {kind} that is not text: {excerpt(text)}")
+            raise BrokenStream(f"{kind} is not a string: {excerpt(text)}")
         if text and (delta := self.shown(kind, text)) is not None:
             yield delta
 

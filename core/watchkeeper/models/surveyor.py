@@ -102,7 +102,7 @@ class Turn:
         tries = len(list(takewhile(lambda calls: calls == self.history[0], self.history)))
         if tries >= MOST_ATTEMPTS:
             return SurveyorReply(f"FAILED: {why}")
-        return SurveyorReply(f"That failed; I try again ({why}).", self.history[0])
+        return SurveyorReply(f"That failed; trying again ({why}).", self.history[0])
 
 
 def understand(request: ModelRequest) -> Turn:
@@ -224,9 +224,11 @@ def plan(turn: Turn) -> SurveyorReply:
         _answer(turn, task) for task in re.findall(r"^Task (\S+) (?:failed:|was cancelled)", turn.said, re.M)
     ]
     if calls:
-        return SurveyorReply("I answer what failed.", calls)
+        return SurveyorReply("I am handling the failed tasks.", calls)
     return SurveyorReply(
-        "I am a script, and read no messages." if "A person says:" in turn.said else "I wait for the tasks."
+        "I am a script and do not read messages."
+        if "A person says:" in turn.said
+        else "I wait for the tasks."
     )
 
 
@@ -236,9 +238,9 @@ def _end_again(turn: Turn, ended: Outcome) -> SurveyorReply:
     if sum(name == "finish_session" for calls in turn.history for name, _ in calls) >= MOST_ATTEMPTS:
         return SurveyorReply(f"The session could not be ended: {why}")
     left = re.findall(r"(\S+) \((?:pending|running|paused|stale)\)", ended.text)
-    drops: list[Call] = [("drop_task", {"task": task, "reason": "the survey ends"}) for task in left]
+    drops: list[Call] = [("drop_task", {"task": task, "reason": "the survey is ending"}) for task in left]
     return SurveyorReply(
-        "I drop the open tasks." if left else f"I try again ({why}).",
+        "I am dropping the unfinished tasks." if left else f"I try again ({why}).",
         [*drops, ("finish_session", ended.arguments)],
     )
 
@@ -397,7 +399,7 @@ def explore(turn: Turn) -> SurveyorReply:
     fact = f"{_described(task, folders)}: {plural(counts['totals']['files'], 'file')}, most of them {most}"
     calls: list[Call] = [("remember", {"text": fact})] if "remember" in turn.tools else []
     return SurveyorReply(
-        "I save the counts.", [*calls, ("save_artifact", {"name": f"counts/{task}", "content": counts})]
+        "I am saving the counts.", [*calls, ("save_artifact", {"name": f"counts/{task}", "content": counts})]
     )
 
 
@@ -444,9 +446,9 @@ def write(turn: Turn) -> SurveyorReply:
         totals = leading_json(next(one.text for one in turn.outcomes if one.name == "read_artifact"))
         lacking = f" Missing: {', '.join(missing)}." if missing else ""
         counted = f"{plural(totals['files'], 'file')}, {plural(totals['bytes'], 'byte')}"
-        return SurveyorReply(f"The survey is written, as SURVEY.md and survey.json: {counted}.{lacking}")
+        return SurveyorReply(f"The survey is in SURVEY.md and survey.json: {counted}.{lacking}")
     if ALL in done:
-        return SurveyorReply("I read the sums.", _sums())
+        return SurveyorReply("I am reading the totals.", _sums())
     if readings := [one for one in turn.outcomes if one.name == "read_artifact"]:
         totals, extensions = (leading_json(one.text) for one in readings)
         folders = int(part.get("folders", 0))

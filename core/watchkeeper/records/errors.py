@@ -144,7 +144,7 @@ _ADVICE: Mapping[Shortage, tuple[str, str]] = {
     ),
     Shortage.THREADS: (
         "",
-        "cannot start another thread; end some programs, or raise the limits `ulimit -u` and `ulimit -v`",
+        "cannot start another thread; close some programs, or raise the limits (`ulimit -u`, `ulimit -v`)",
     ),
     Shortage.MEMORY: ("", "the machine is out of memory; close some programs"),
     Shortage.DISK: ("", "the disk is full; free some space"),

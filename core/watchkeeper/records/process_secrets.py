@@ -96,7 +96,7 @@ def restart_without_secrets(config: str = "", arguments: Sequence[str] | None = 
             os.execve(sys.executable, [sys.executable, *before, *words], handover.environment)
         except OSError as error:
             raise HandoverFailed(
-                f"cannot restart {sys.executable} without the keys ({error.strerror})"
+                f"cannot restart {sys.executable} without API keys in its environment ({error.strerror})"
             ) from None
 
 

@@ -123,7 +123,7 @@ def left_words(left_percent: float) -> str:
 
 
 def quota_words(quota: Quota, now: float) -> str:
-    """What is left, when it resets, and how long it lasts: `12 % left, resets 21:00 (in 3:10:00), at this pace until 19:40`."""
+    """What is left, when it resets, and how long it lasts: `12 % left, resets 21:00 (in 3:10:00), lasts until 19:40 at this pace`."""
     left = quota.left_percent(now)
     if left is None:
         return f"unknown; last read {clock_text(quota.newest.at, now)}"
@@ -135,9 +135,9 @@ def quota_words(quota: Quota, now: float) -> str:
         else f"resets {clock_text(resets_at, now)} (in {countdown(resets_at - now)})"
     )
     if ends is not None and resets_at is not None and ends >= resets_at:
-        words.append("at this pace beyond the reset")
+        words.append("lasts beyond the reset at this pace")
     elif ends is not None:
-        words.append(f"at this pace until {clock_text(ends, now)}")
+        words.append(f"lasts until {clock_text(ends, now)} at this pace")
     return ", ".join(words)
 
 

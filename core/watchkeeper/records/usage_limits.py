@@ -59,11 +59,11 @@ def limit_end(text: str, said_at: float | None, zone: tzinfo | None = None) -> f
 def limit_text(limit: UsageLimit, now: float) -> str:
     """`session limit until Mon 30 Nov 07:39 (in 6:38:34)`; says if it has ended, or if its end is unknown."""
     if limit.ends_at is None:
-        return f"{limit.name} limit, end unknown"
+        return f"{limit.name} limit, reset time unknown"
     try:
         when = clock_text(limit.ends_at, now)
     except (ValueError, OverflowError, OSError):
-        return f"{limit.name} limit, end unknown"
+        return f"{limit.name} limit, reset time unknown"
     left = f"in {countdown(limit.ends_at - now)}" if limit.ends_at > now else "ended"
     return f"{limit.name} limit until {when} ({left})"
 

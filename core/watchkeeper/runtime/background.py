@@ -102,8 +102,8 @@ class Heartbeat:
             return
         self._wal_limit = size * 2
         text = (
-            f"the database's write-ahead log has grown to {size >> 20} MiB because a program keeps a read"
-            " transaction open; to let it shrink, close viewers and scripts that read the file"
+            f"the database's write-ahead log has grown to {size >> 20} MiB: a program keeps a read transaction"
+            " open. Close viewers and scripts that read the file"
         )
         await self._store.commit(lambda tx: tx.event("host.warning", text=text))
 

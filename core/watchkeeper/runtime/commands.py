@@ -189,7 +189,7 @@ class CommandQueue:
             return None
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
-        told = f"paused {self._who(agent)}; it continues when you or a person resume it."
+        told = f"paused {self._who(agent)}; it continues when you or a person resumes it."
         if control is None:
             if agent.status in (AgentStatus.IDLE, AgentStatus.PARKED):
                 said = f"{agent.name} is paused"
@@ -544,7 +544,9 @@ class CommandQueue:
         if cause == GUARDED:
             raise ValueError("each write to this file needs approval; you can allow it once, but not always")
         if cause == CONFLICT:
-            raise ValueError("an answer to a conflict applies only to that conflict, not always")
+            raise ValueError(
+                "each merge conflict needs its own answer; you can allow it once, but not always"
+            )
         if scope == "tool":
             return scope, None
         if tool_name != "bash":

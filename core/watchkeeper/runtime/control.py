@@ -92,7 +92,7 @@ def check_resume(database_path: Place, session_id: str, *, environment: str) -> 
         return
     if session.needs is not None and not Path(session.workspace).is_dir():
         raise BadInput(
-            f"session {session_id} belongs to another machine ({session.workspace} is not here); queue it for a worker with"
+            f"session {session_id} belongs to another machine ({session.workspace} does not exist here); queue it for a worker with"
             f" `wk resume {session_id} --queue`"
         )
     try:
@@ -240,7 +240,7 @@ def refuse_compaction(connection: Connection, agent_id: str, payload: Mapping[st
         raise BadInput(f"refused: session {session.id} is cancelled and will not continue")
     if (driven := agents.load_program_session(reads, agent_id)) is not None:
         if agent.status in AGENT_ENDED:
-            raise BadInput(f"refused: {agent.name} has ended: {driven.program} has nothing to compact")
+            raise BadInput(f"refused: {agent.name} has ended, so {driven.program} has nothing to compact")
         return  # the program itself compacts
     wanted = payload.get("model")
     _check_writer_key(

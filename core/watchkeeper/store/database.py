@@ -251,7 +251,7 @@ def _refuse_while_hosted(path: Path, version: int) -> None:
         raise StoreUnusable(
             f"{path} has schema {version}, and an older Watchkeeper is running session {session_id} on it (pid"
             f" {pid})."
-            f" This version changes the file to schema {SCHEMA_VERSION}: pause that session, then try again"
+            f" Pause that session, then try again: this version upgrades the file to schema {SCHEMA_VERSION}"
         )
 
 

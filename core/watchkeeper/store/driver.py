@@ -514,7 +514,7 @@ def unusable_file(path: Path, error: OSError) -> StoreUnusable:
 
 _OF_THE_SERVER = {
     "Connection refused": "no server is listening there; start PostgreSQL, or fix the address",
-    "No such file or directory": "no server is running on this machine; start PostgreSQL, or give its host",
+    "No such file or directory": "no server is running on this machine; start PostgreSQL, or specify its host",
     'for connection option "port"': "the port must be a number; use the form postgresql://HOST:5432/NAME",
     "password authentication failed": "the server rejected the user name or password; correct them",
     "no password supplied": "the server requires a password; set it in ~/.pgpass or PGPASSWORD",

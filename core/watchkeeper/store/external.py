@@ -28,7 +28,7 @@ SILENT_SECONDS = 300.0
 """A session that is busy, and of which neither a hook nor the log reported anything for so long, is silent."""
 KEPT_SECONDS = 7 * 86_400.0
 """How long rows of ended sessions stay."""
-NO_HOOK = "no hook is waiting for an answer: run `wk hooks install claude --answer`, and answer in the terminal this time"
+NO_HOOK = "no hook is waiting; answer in the terminal. To answer here in future, run `wk hooks install claude --answer`"
 ENDED_SECONDS = 3_600.0
 """How long a session that ended is still listed."""
 PROBE_SECONDS = 1.0
@@ -259,7 +259,7 @@ def decision(
             others.
     """
     if not allow:
-        return {"behavior": "deny", "message": reason or "The user refused this from Watchkeeper."}
+        return {"behavior": "deny", "message": reason or "The user denied this in Watchkeeper."}
     if not question.choices:
         if choices:
             raise ValueError("this question has no choices; allow or deny it")

@@ -270,7 +270,7 @@ def change_tags(
             kept.setdefault(tag.casefold(), tag)
         tags = tuple(tag for key, tag in kept.items() if key not in removed)
         if len(tags) > MOST_TAGS:
-            raise BadInput(f"{len(tags)} tags is too many; the limit is {MOST_TAGS}")
+            raise BadInput(f"too many tags ({len(tags)}); the limit is {MOST_TAGS}")
         connection.execute("UPDATE sessions SET tags = ? WHERE id = ?", (encode(list(tags)), session_id))
         return tags
 
@@ -285,7 +285,7 @@ def tag_of(text: str) -> str:
     """
     tag = plain(text).strip().lstrip("#+")
     if user_redactor().text(tag) != tag:
-        raise BadInput("this tag contains a secret, and every reader can see tags")
+        raise BadInput("this tag contains a secret, which everyone with access could see; choose another")
     if (
         not tag
         or len(tag) > LONGEST_TAG
@@ -364,7 +364,7 @@ def restore_session(path: Place, session_id: str) -> None:
     def work(connection: Connection) -> None:
         row = connection.execute("SELECT deleted_at FROM sessions WHERE id = ?", (session_id,)).fetchone()
         if row[0] is None:
-            raise BadInput(f"session {session_id} is not deleted")
+            raise BadInput(f"session {session_id} has not been deleted; nothing to restore")
         if row[0] == BEING_PURGED:
             raise NotFound(f"session {session_id} was permanently deleted; only a backup can restore it")
         connection.execute(

@@ -290,7 +290,7 @@ class RoleFacts:
         if self.effort is None or self.effort == self.effort_used:
             return self.effort or ""
         if self.effort_used is None:
-            return f"{self.effort} (the model has none)"
+            return f"{self.effort} (not supported by the model)"
         return f"{self.effort} (uses {self.effort_used})"
 
 

@@ -270,7 +270,7 @@ class HarnessReader(JsonReader):
         elif kind == "compaction/summary":
             self._compaction(data, at, found)
         elif kind == "compaction/prune":
-            found.append(Skipped("what it emptied follows"))
+            found.append(Skipped("the emptied results are in later records"))
         elif kind == "compaction/end" and (error := text_of(data.get("error"))) is not None:
             found.append(Failure(self.agent, "error", error, at, uid))
         elif kind == "turn/end":

@@ -557,7 +557,7 @@ def _feed(reader: LineReader, number: int, data: bytes, size: int) -> list[Recor
                 TOO_LONG,
             ]  # its beginning alone says nothing
     except Exception as error:  # a reader must not; one that does loses no line for it
-        return [Raw("?", f"the reader failed on it ({type(error).__name__})")]
+        return [Raw("?", f"reader error ({type(error).__name__})")]
     return found or [NOTHING_GIVEN]
 
 

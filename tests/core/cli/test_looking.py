@@ -84,7 +84,7 @@ def test_lists_and_show_name_the_usage_limit_that_stops_a_session(
     (listed,) = wk("sessions", "--json").json
     assert listed["usage_limit"] == {"name": name, "ends_at": until if is_parked else None}
     assert wk("show", "--json").json["session"]["usage_limit"] == listed["usage_limit"]
-    words = "session limit until" if is_parked else "weekly limit, end unknown"
+    words = "session limit until" if is_parked else "weekly limit, reset time unknown"
     assert words in wk("sessions").out
     assert f"stopped: {words}" in wk("show").out
 
@@ -589,7 +589,7 @@ class TestUsage:
         begin = lines.index("usage windows")
         assert lines[begin + 1].startswith("  anthropic, unknown account, 5-hour: unknown; last read ")
         assert lines[begin + 2].startswith("  anthropic, account one, 5-hour: 30 % left, resets ")
-        assert lines[begin + 2].endswith(", at this pace beyond the reset")
+        assert lines[begin + 2].endswith(", lasts beyond the reset at this pace")
         assert lines[begin + 4].split()[:2] == [burning["session"], f"${burning['cost_usd']:,.4f}"]
 
     @pytest.mark.parametrize("by", GROUPS)

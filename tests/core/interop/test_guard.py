@@ -233,7 +233,7 @@ def test_the_hook_is_registered_for_tools_that_start_agents_where_a_cap_is_set(
     assert entry["hooks"][0]["command"] == hooks.command_of(claude.folder, "guard.sh")
     capsys.readouterr()
     assert run(["hooks", "status", "--db", str(claude.db)]) == 0
-    assert "denies agents at a cap" in capsys.readouterr().out
+    assert "blocks new agents at a cap" in capsys.readouterr().out
     assert run(["hooks", "uninstall", "claude", "--yes", "--db", str(claude.db)]) == 0
     assert not claude.settings.exists()
 

@@ -172,7 +172,7 @@ def test_an_answer_that_is_cut_by_its_time_limit_says_so_and_gives_no_total(
     said, rows = answer(server(path), tool, **arguments, thorough=thorough)
     assert tool == "sessions" or not rows  # a title is no message
     assert not said["all_messages_searched"]
-    assert "rows may be missing" in said["cut"]
+    assert "incomplete: the search reached" in said["cut"]
     assert ("`thorough`" in said["cut"]) is not thorough
     assert said.get("total") is None
 

@@ -392,7 +392,7 @@ async def test_of_two_compactors_over_one_context_the_first_to_publish_wins() ->
     assert one.publish(await one.prepare(first), at=1.0).applied
     outcome = other.publish(later, at=2.0)
     assert not outcome.applied
-    assert "appeared while the pass ran" in outcome.reason
+    assert "was added during the compaction" in outcome.reason
     assert_covered(state.view, state.last_seq)
 
 

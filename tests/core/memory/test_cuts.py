@@ -113,7 +113,7 @@ EARLIER = (seen(1, (1, 2)), seen(2, (3, 4)))
         ((5, 5), {"citations": ()}, "is empty"), ((5, 6), {}, "separate a tool call"),
         ((5, 9), {}, "message 9, which does not exist"), ((6, 7), {}, "must cover them from 5"),
         ((4, 5), {"replaces": (2,)}, "before and after"), ((1, 3), {"replaces": (1, 2)}, "before and after"),
-        ((3, 5), {}, "Observation 2 appeared while"),
+        ((3, 5), {}, "Observation 2 was added during"),
     ],
 )  # fmt: skip
 def test_a_summary_takes_the_place_of_what_it_covers_or_it_is_said_why_not(covers, about, expected):

@@ -75,7 +75,7 @@ def test_a_file_has_its_last_edit_the_changes_and_whether_it_was_read_since() ->
     assert files["/w/b.py"].details == ("def parse_all(text): ...", "def lex(text): ...")
     assert files["/w/a.py"].read == 0
     assert shown(*done)[EDITED] == [
-        "/w/b.py (2 edits): `def parse_all(text): ...`, `def lex(text): ...`; read since in #8 (#4)",
+        "/w/b.py (2 edits): `def parse_all(text): ...`, `def lex(text): ...`; read again in #8 (#4)",
         "/w/a.py: `parse(text)` (#6)",
     ]
 

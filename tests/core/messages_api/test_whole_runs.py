@@ -195,7 +195,7 @@ def test_an_effort_that_the_model_lacks_costs_one_line_and_no_run(
     used = {"anthropic/claude-haiku-4-5": None}.get(model, "high")
     assert _efforts(server) == {"planner": {used}, "explorer": {used}}
     shown = ground.show()["session"]["effort"]
-    assert shown == ("xhigh (the model has none)" if used is None else "xhigh (uses high)")
+    assert shown == ("xhigh (not supported by the model)" if used is None else "xhigh (uses high)")
 
 
 def test_a_server_that_refuses_an_effort_costs_one_line_and_no_run(ground: Ground) -> None:

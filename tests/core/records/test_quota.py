@@ -160,9 +160,11 @@ def test_the_forecast_goes_on_at_the_pace_between_two_readings() -> None:
     # 60 % in two hours: the last 40 % take 80 minutes.
     quota = Quota(reading(60), 0, NOW - 2 * HOUR)
     assert quota.runs_out_at(NOW) == pytest.approx(NOW + 80 * 60)
-    assert quota_words(quota, NOW) == "40 % left, resets 21:00 (in 3:00:00), at this pace until 19:20"
+    assert quota_words(quota, NOW) == "40 % left, resets 21:00 (in 3:00:00), lasts until 19:20 at this pace"
     late = Quota(reading(20), 0, NOW - 2 * HOUR)
-    assert quota_words(late, NOW) == "80 % left, resets 21:00 (in 3:00:00), at this pace beyond the reset"
+    assert (
+        quota_words(late, NOW) == "80 % left, resets 21:00 (in 3:00:00), lasts beyond the reset at this pace"
+    )
 
 
 @pytest.mark.parametrize(

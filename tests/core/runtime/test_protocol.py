@@ -413,7 +413,7 @@ async def test_the_planner_reads_a_line_of_every_act_of_a_person(bench):
     for line in (
         "A person sent b a message.\n",
         "A person set the session's budget: 50 usd.\n",
-        "A person paused b; it continues when you or a person resume it.\n",
+        "A person paused b; it continues when you or a person resumes it.\n",
         "A person resumed b.\n",
         "A person added the task c (coder): c.",
     ):

@@ -59,7 +59,7 @@ def test_a_project_of_ten_files_is_surveyed_truly(project: Path) -> None:
     assert session.survey["extensions"][".py"] == {"files": 5, "bytes": 49}
     assert session.survey["missing_parts"] == []
     assert session.finished == {
-        "summary": "The survey is written, as SURVEY.md and survey.json: 10 files, 108 bytes.", "status": "done",
+        "summary": "The survey is in SURVEY.md and survey.json: 10 files, 108 bytes.", "status": "done",
     }  # fmt: skip
 
 

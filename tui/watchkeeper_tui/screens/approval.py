@@ -407,14 +407,10 @@ class ApprovalScreen(WatchScreen):
         if question is None or not self._may_approve():
             return
         if not question.allows_always:
-            repeats = "repeated calls can be approved only once, not always"
-            once = (
-                "writes to this file can be approved only once, not always"
-                if question.cause == GUARDED
-                else repeats
-            )
+            repeats = "repeated calls need approval each time"
+            once = "writes to this file need approval each time" if question.cause == GUARDED else repeats
             self.say(
-                "a merge conflict can be answered only once" if question.cause == CONFLICT else once,
+                "each merge conflict needs its own answer" if question.cause == CONFLICT else once,
                 "waiting",
             )
             return

@@ -553,7 +553,7 @@ class WatchScreen(SearchScreen):
 
     def act(self, name: str, text: str = "") -> None:
         """Begin what writes commands; on a screen that shows no run, say so."""
-        self.say(f":{BY_ID[name].words} works on the live screen", "muted")
+        self.say(f":{BY_ID[name].words} works only on the live screen", "muted")
 
     def action_usage(self) -> None:
         self.watch_app.open_usage()
@@ -646,7 +646,7 @@ class WatchScreen(SearchScreen):
         if parsed.action in possible(self.scopes):
             self.do(parsed.action, parsed.argument or (_USUAL_FORM if parsed.action.id == "export" else ""))
         else:
-            self.say(f":{parsed.action.words} works on the live screen", "muted")
+            self.say(f":{parsed.action.words} works only on the live screen", "muted")
 
     def action_replay(self) -> None:
         """The open session as it was, step by step."""

@@ -303,7 +303,7 @@ class TimelineView(RowView[TimelineAgent]):
         later = [mark for mark in marks if (self.axis.cell(mark.at) - cell) * direction > 0]
         if not later:
             where = "later" if direction > 0 else "earlier"
-            self.post_message(StatusLine.Said(f"no {where} failure, stopped process or resume"))
+            self.post_message(StatusLine.Said(f"no {where} failure, process stop or resumption"))
             return
         nearest = min(later, key=lambda mark: abs(mark.at - self.cursor))
         if nearest.agent_id is not None:

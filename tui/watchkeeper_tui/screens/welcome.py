@@ -175,7 +175,7 @@ class WelcomeScreen(WatchScreen):
         set_title(
             self.view, [("Found here", "strong"), ("  not imported yet", "muted")], self.watch_app.palette
         )
-        label = sanitize(row.label) if row is not None else "the newest program"
+        label = sanitize(row.label) if row is not None else "the most recent program"
         folder = clip(sanitize(start_folder().name) or "/", 24)
         choices: list[tuple[str, str, str]] = [
             ("w", f"watch the newest session of {label}", "live"),

@@ -127,7 +127,7 @@ BACKGROUND_STOPPED = (
 )
 STILL_RUNS = (
     "[Watchkeeper] Your task is not done while these run in the background: {commands}\nStop those you no longer need."
-    " You are notified when the others have ended."
+    " You will be notified when the others end."
 )
 EDITED = "[Watchkeeper] A person rejected this call of {tool} and requests this instead:\n{text}"
 
@@ -199,7 +199,7 @@ def compaction_order(reads: Reads, agent: Agent, program: Program, instructions:
         raise ValueError(f"{program.label} does not support compaction on request")
     if agent.status in AGENT_ENDED or not _sent(reads, agent.id):
         raise ValueError(
-            f"{agent.name} has ended or has not received a message yet: {program.label} has nothing to compact"
+            f"{agent.name} has ended or has not received a message yet, so {program.label} has nothing to compact"
         )
     when = "after its current step" if agent.status is AgentStatus.WORKING else "before its next step"
     said = f"{program.label} compacts {agent.name} {when}; {agent.name} then continues"

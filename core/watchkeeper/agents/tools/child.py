@@ -403,7 +403,7 @@ class Child(LineProcess):
         number = message.get("id") if isinstance(message, dict) else None
         waiting = self._pending.pop(number, None) if isinstance(number, int) else None
         if waiting is None:
-            raise ValueError("no response to a request")
+            raise ValueError("not a response to a pending request")
         if not waiting.done():  # else it was cancelled
             waiting.set_result(message)
 

@@ -309,7 +309,7 @@ class Sandbox:
         if _denials().search(output):
             places = [f"the workspace {self.workspace}", f"$TMPDIR {self.temporary}"]
             if self.git is not None:
-                places.append(f"the git folder {self.git} (not {', '.join(GUARDED)})")
+                places.append(f"the git folder {self.git} (except {', '.join(GUARDED)})")
             said.append(
                 f"commands may write only in {', '.join(places)}; they cannot read files with credentials"
                 " or connect to service sockets"

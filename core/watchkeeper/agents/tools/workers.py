@@ -604,7 +604,7 @@ WRITE = _spec(
 )
 EDIT = _spec(
     "edit",
-    "Replace an exact string in a file. It must occur once, unless `replace_all`.",
+    "Replace an exact string in a file. It must occur exactly once unless `replace_all` is set.",
     {
         "file_path": _FILE,
         "old_string": {"type": "string", "minLength": 1},

@@ -812,7 +812,7 @@ class CodexReader(Struct):
     ) -> None:
         self._count(self.usage.record(payload), at, found, payload)
         if not found:
-            found.append(Raw(kind, "has no usage"))
+            found.append(Raw(kind, "no usage data"))
 
     def _not_shown(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         found.append(Raw(kind[:80], NOT_FOR_US if kind in LINES else "unknown record type"))
