@@ -540,7 +540,11 @@ def _called(block: Block, key: str) -> _Call:
         return _Call(tool, "agent", key, named, given=given)
     if name.endswith("save_artifact"):
         return _Call(
-            tool, "save", key, shown, (Note(SAVED, str(given.get("name")), f"artifact {given.get('name')}"),)
+            tool,
+            "save",
+            shown,
+            shown,
+            (Note(SAVED, str(given.get("name")), f"artifact {given.get('name')}"),),
         )
     if name.endswith(("recall", "read_back")):
         return _Call(tool, "recall", shown, shown)
@@ -775,7 +779,7 @@ def _answered(call: _Call, key: str, block: Block) -> Iterator[Note]:
     if call.does == "recall":
         found = list(dict.fromkeys(_POINTER.findall(scanned)))[:5]
         yield Note(COMMANDS, name, call.shown, DONE, (", ".join(found) or "nothing found",))
-    elif call.does in ("command", "save", ""):
+    elif call.does in ("command", ""):
         whole = text.strip()
         short = len(whole) <= LINE_CHARACTERS
         details = (_line(whole),) if short and whole else tuple(_telling(scanned, 2))
@@ -787,7 +791,7 @@ def _answered(call: _Call, key: str, block: Block) -> Iterator[Note]:
                 and not _PASSES.search(scanned)
             )
             yield Note(COMMANDS, name, call.shown, RAN if hidden else DONE, details)
-    elif call.does in ("edit", "read"):
+    elif call.does in ("edit", "read", "save"):  # listed as what was edited, read or saved
         yield Note(COMMANDS, name, None)
 
 

@@ -125,6 +125,21 @@ def test_artifacts_are_a_list_that_grows() -> None:
     assert texts(SAVED, *saved) == [f"artifact n{number}.json" for number in range(1, 40, 2)]
 
 
+def test_an_artifact_that_is_saved_again_is_one_line_and_replaces_a_save_that_failed() -> None:
+    failed = [use(1, "save_artifact", name="a.json", content="{"), answer(2, "not JSON", is_error=True)]
+    assert texts(COMMANDS, *failed) == ["save_artifact a.json"]
+    saved = [
+        part
+        for number in (3, 5, 7)
+        for part in (
+            use(number, "save_artifact", name="a.json", content="{}" * number),
+            answer(number + 1, f'{{"name": "a.json", "bytes": {number}}}'),
+        )
+    ]
+    assert texts(COMMANDS, *failed, *saved) == []
+    assert texts(SAVED, *failed, *saved) == ["artifact a.json"]
+
+
 def test_the_newest_text_of_the_agent_is_complete_and_earlier_ones_have_their_ends() -> None:
     first = "I look at the parser. It is large. Its loop ends early. I fix the loop."
     newest = (
