@@ -229,7 +229,7 @@ async def test_a_question_of_a_screen_that_has_gone_is_answered_all_the_same(des
     async with desk.shown("explorer-1") as pilot:
         live = pilot.app.screen
         await pilot.press(screen)
-        await until(pilot, lambda: "nightly audit" in text_of(pilot) or "by day" in text_of(pilot))
+        await until(pilot, lambda: "nightly audit" in text_of(pilot) or "Usage  Days" in text_of(pilot))
         monkeypatch.setattr(Reader, "ask", lambda _, *asked: held.append(asked))
         await pilot.press(key)
         await until(pilot, lambda: bool(held))

@@ -502,7 +502,7 @@ class KeyLine(Footer):
         return {
             hint.key: ActiveBinding(
                 self.screen,
-                Binding(hint.press, hint.press, hint.label, key_display=hint.key),
+                Binding(hint.press, hint.key, hint.label, key_display=hint.key),
                 True,
                 escape(hint.help),
             )
