@@ -43,7 +43,7 @@ def main() -> None:
         from watchkeeper.cli.app import run
 
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # Ctrl+C while modules load: nothing has begun that could be saved
+    except KeyboardInterrupt:  # Ctrl+C while modules load: there is nothing to save yet
         print("interrupted", file=sys.stderr)
         code = INTERRUPTED_EXIT
     except (OSError, ImportError, MemoryError) as error:  # the program cannot even be loaded

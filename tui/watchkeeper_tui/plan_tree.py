@@ -488,8 +488,8 @@ def row_condition(
 def _with_those_below(
     condition: Condition, place: _Place, agent: AgentFacts | None, snapshot: Snapshot, now: float
 ) -> Condition:
-    """The state of a row that stands for those below it: a workflow's run or phase, or one that is folded. Those that
-    wait for a person or are silent are named there."""
+    """The state of a row that represents those below it: a workflow's run or phase, or a folded row. It says how many
+    of them wait for a person or are silent."""
     stands_for_them = not place.expanded or (agent is not None and agent.is_unit)
     if place.node is None or not place.node.children or not stands_for_them:
         return condition

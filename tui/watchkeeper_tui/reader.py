@@ -216,7 +216,7 @@ class ReceiptWatch:
         self._found: dict[str, str] = {}
 
     def read(self, facts: SessionFacts, agents: tuple[AgentFacts, ...]) -> Mapping[str, str]:
-        """What was judged so far, by agent; the same object where nothing changed. The rest is begun."""
+        """What was judged so far, by agent; the same object if nothing changed. A thread starts to judge the rest."""
         if facts.id != self._session_id:
             self._session_id, self._judged, self._found = facts.id, {}, {}
         # The log of another program has no end: its main agent waits for a person instead.
@@ -396,7 +396,7 @@ class Reader(threading.Thread):
         self._stale = threading.Event()
         """There is something to read: the database changed, or the user looks at something else."""
         self._taken = threading.Event()
-        """A reading has begun since the database was seen to change."""
+        """A reading has started since the database was seen to change."""
         self.has_read = threading.Event()
         """The first reading is over, whatever came of it."""
         self._feed: Feed | None = None

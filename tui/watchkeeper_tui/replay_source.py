@@ -143,8 +143,8 @@ class Projector(threading.Thread):
         self._version = 0
 
     def show(self, position: int, agent_id: str | None) -> None:
-        """Ask for a position, and what to tell of which agent; what was asked before and not begun is
-        forgotten."""
+        """Ask for a position and the agent to show. An earlier request that has not started is
+        dropped."""
         with self._news:
             self._wanted = (position, agent_id)
             self._news.notify()

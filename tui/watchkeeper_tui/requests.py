@@ -98,8 +98,8 @@ def target_of(
     read_only: str = "",
     condition: Condition | None = None,
 ) -> Target:
-    """The target that rows of the plan stand for, each agent and task once and as it is now. `condition`: the state
-    of the first row."""
+    """The target that rows of the plan represent: each agent and task once, in its current state. `condition`: the
+    state of the first row."""
     agents: dict[str, AgentFacts] = {}
     tasks: dict[str, TaskFacts] = {}
     for agent, task in rows:

@@ -1,7 +1,7 @@
-"""One agent's run until it ends, pauses or has nothing to do, whoever takes its turns.
+"""One agent's run until it ends, pauses or has nothing to do. A model or an agent program takes its turns.
 
 A run delivers the inbox, takes one turn after the other, and writes what stops it: a pause, a budget, a usage limit, a
-failure, an interruption, a rest. Who takes a turn is a subclass: `agents.loop.AgentLoop` asks a model,
+failure, an interruption, a rest. A subclass takes the turns: `agents.loop.AgentLoop` asks a model,
 `agents.backends.loop.ProgramLoop` hands the turn to an agent program.
 """
 

@@ -447,7 +447,7 @@ def _is_there(output: str, saved: Collection[str], folder: Path) -> bool:
 
 
 ENDED_STALE = "its inputs changed while it ran"
-"""Why a task is stale whose result the planner has not been told."""
+"""The status reason of a stale task whose result the planner has not received."""
 
 
 def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: int, seq: int) -> None:

@@ -31,8 +31,8 @@ def assert_mine(tx: Transaction, agent_id: str) -> None:
 
 
 def mark_unknown(tx: Transaction, *, agent: Agent, call: Call, also: str = "") -> None:
-    """A call was running when its host died, so its effect is unknown. It runs again only if that does no
-    harm. `also` is what the model is told beside that."""
+    """A call was running when its host died, so its effect is unknown. It runs again only if that is
+    safe. `also` is added to the text that the model receives."""
     assert_mine(tx, agent.id)
     if not call.idempotent:
         agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN + also, True, tx.now)

@@ -118,7 +118,7 @@ class CompactionRunner:
         """Between two steps: publish what is ready, and begin what is due. Waits for no model."""
         await self.land()
         if self._environment.usage_limits.is_closed(self._memory_model()):
-            return  # nothing is begun that its model cannot be asked for
+            return  # a usage limit closes the model, so no compaction can start
         if self._engine.settings is not None:
             for change in self._engine.advance(at=self._environment.clock.now(), needed=self._is_needed):
                 await self._write_change(change)

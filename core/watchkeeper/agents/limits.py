@@ -83,7 +83,7 @@ class AgentControl:
             self._now.set()
 
     def cancel_pause(self) -> bool:
-        """Cancel a pause that has not begun. False if it has begun, so that the loop ends first."""
+        """Cancel a pause that has not started. False if it has started: the loop ends first."""
         if self.pause_reason is not None and not self._pausing and not self._now.is_set():
             self.pause_reason = None
         return self.pause_reason is None
@@ -167,8 +167,8 @@ class FileTurns:
     async def hold(
         self, files: Iterable[str], agent_id: str, control: AgentControl, on_wait: Callable[[str], None]
     ) -> AsyncIterator[None]:
-        """Wait for these files, given by their real paths, and hold them. `on_wait` is told, in a line, for what the call
-        waits.
+        """Wait for these files, given by their real paths, and hold them. `on_wait` receives one line that says
+        what the call waits for.
 
         Raises:
             Interrupted: the agent is to pause or stop at once.

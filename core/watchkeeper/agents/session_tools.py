@@ -1,10 +1,10 @@
-"""Tools whose whole effect is in the session's database; those of plans and artifacts (`memory_tools` has those of memory).
+"""Tools that change only the session's database: those of plans and artifacts (`memory_tools` has those of memory).
 
 Each effect happens exactly once. A plan is a graph of tasks with dependencies, and every revision of it is kept.
 
 JSON artifacts are put together here, so that large results never pass through a model's context:
 `merge_json` adds up counts: each count once, nothing lost. `expand_includes` replaces, in the JSON that a
-model saves, objects that stand for values:
+model saves, objects that represent values:
 
 - `{"$artifact": ref_or_name}`: that artifact's JSON. With `"$pointer": "/a/b"`, a part of it (RFC 6901); with
   `"$default": value`, that value where the pointer finds nothing; with `"$columns": [name, …]`, its rows as
@@ -637,7 +637,7 @@ def expand_includes(value: object, load: Callable[[str], object]) -> object:
     """The value with every include replaced. `load` gives an artifact's parsed JSON and raises ValueError if
     it cannot.
 
-    What is loaded is taken as it is: includes inside it stand for themselves, so that expansion always ends.
+    What is loaded is used unchanged: includes inside it are not expanded, so expansion always ends.
 
     Raises:
         ValueError: an include that is malformed, or whose artifact or part is not there.

@@ -78,7 +78,7 @@ CALL_TOOL = ToolSpec(
         "additionalProperties": False,
     },
 )
-"""Offered where an MCP server is awaited: it stands for tools that no list can have later, since the list never changes."""
+"""Offered while an MCP server is expected: it calls tools that arrive later, because the list of tools never changes."""
 
 
 def named_call(block: Block) -> Block:
@@ -431,7 +431,7 @@ class Toolbox:
 
 
 def _to_verify(result: ToolResult) -> ToolResult:
-    """What the model is told of a call whose outcome is unknown."""
+    """The result that the model receives for a call with an unknown outcome."""
     head = "[interrupted, outcome unknown] "
     tail = "\nIt may have taken effect, fully or partly. Verify before you repeat it."
     if isinstance(result.content, str):

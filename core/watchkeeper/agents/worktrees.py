@@ -1029,7 +1029,7 @@ class Worktrees:
         return repository
 
     async def _settle(self, tree: Worktree) -> bool:
-        """Find out whether a merge that was begun is done. If it is, the worktree goes on from its result."""
+        """Find out whether a started merge is done. If it is, the worktree continues from its result."""
         if tree.status != "merging" or tree.merge_commit is None:
             return False
         repository = await self._repository()

@@ -430,7 +430,7 @@ class HookSpool:
             if self._connection is None:
                 self._connection = database.open_readonly(self._writer.path)
             guard.look(self._connection)
-        except (sqlite3.Error, StoreUnusable):  # a lock may pass: the next look opens it anew
+        except (sqlite3.Error, StoreUnusable):  # the lock may be temporary: the next look opens it again
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None

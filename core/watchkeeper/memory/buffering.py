@@ -324,7 +324,7 @@ class BufferingCoordinator:
         self._watermark = state.watermark
 
     def abort(self) -> None:
-        """Abort for good: slots are free at once, later launches do nothing, results of running calls are
+        """Abort permanently: slots are free at once, later launches do nothing, results of running calls are
         dropped.
 
         Completed chunks and a buffered reflection stay.

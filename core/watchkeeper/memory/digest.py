@@ -112,9 +112,9 @@ def write(
 ) -> Written:
     """The digest of the messages `covers`, of at most `budget` tokens (or the bare pointer, where that alone is more).
 
-    `asked`: lines that hold what somebody asked to keep, with their messages (`wanted`). `beside_messages`: for a
-    reader of the messages themselves, who needs no quotations. `beside`: observations that stay before the digest.
-    `shown`: messages that the context shows as they are beside it, as the assignment and what is pinned.
+    `asked`: lines that the instructions ask to keep, with their messages (`wanted`). `beside_messages`: the reader
+    also has the messages, so quotations are omitted. `beside`: observations that stay before the digest.
+    `shown`: messages that the context shows unchanged next to it, such as the assignment and pinned messages.
     """
     first, last = covers
     bound(ledger, budget)

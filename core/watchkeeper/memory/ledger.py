@@ -243,7 +243,7 @@ class Ledger:
 
     def _put(self, section: str, key: str, entry: Entry) -> None:
         entries = self.sections.setdefault(section, {})
-        entries.pop(key, None)  # what is told again stands at the end
+        entries.pop(key, None)  # a repeated entry moves to the end
         entries[key] = entry
         if len(entries) > MOST.get(section, 20):
             spared = next(
@@ -642,7 +642,7 @@ _SEPARATORS = re.compile(r"\s*(?:&&|\|\||;|\n)\s*")
 
 
 def command_key(command: str) -> str:
-    """The program and the target of a shell command, whatever its flags, what filters its output and what stands
+    """The program and the target of a shell command, without its flags, its output filters and the commands
     before it: `pytest tests/a` of `cd x && uv run pytest -q tests/a | tail -3`."""
     parts = [
         part
@@ -721,7 +721,7 @@ def _told_by_agent(text: str) -> str:
         and heading.start() < PREAMBLE_CHARACTERS
         and len(told) - heading.start() > PREAMBLE_CHARACTERS
     ):
-        told = told[heading.start() :]  # what stands before says that a report follows
+        told = told[heading.start() :]  # the text before it only announces the report
     return quoted(told, AGENT_CHARACTERS)
 
 

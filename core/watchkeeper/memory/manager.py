@@ -305,7 +305,7 @@ class HierarchicalContextManager:
 
     @property
     def long_term_memory(self) -> tuple[Observation, ...]:
-        """The observations that stand for older messages."""
+        """The observations that represent older messages."""
         return self._state.view.observations
 
     @property

@@ -278,7 +278,7 @@ def _facts(
         rows = [row for row in rows if row[4] == reader]
     rows = sorted(rows, key=lambda row: row[0])
     by_id = {str(row[0]): row for row in rows}
-    # Each in a thread of its own: facts stand for themselves.
+    # Each in a thread of its own: facts are independent of each other.
     documents = [Document(str(row[0]), row[2], row[5], thread=str(row[0])) for row in rows]
     size = facts.count_facts(reads, session_id, workspace=workspace, reader=reader, everyone=reader is None)
     found = []

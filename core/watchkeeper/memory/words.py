@@ -1,7 +1,7 @@
-"""A person's words in a message of the user's role, told from what programs put there.
+"""A person's words in a message of the user's role, without what programs put there.
 
 Programs put reminders, the output of commands and the text behind a command into the user's role. They enclose
-them in tags, or begin them always alike.
+them in tags, or always start them the same way.
 """
 
 from __future__ import annotations

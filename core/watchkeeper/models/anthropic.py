@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 #
 # Thinking goes back as it came, with its signature: within a task, all replies with calls wait for results, and
 # newer models check that no thinking before a kept one is missing. Signatures are bound to the model, and with newer
-# models to the system prompt, the tools and all messages before. After a compaction the API therefore refuses them.
-# It does so before it counts a token; that thinking is left out from then on, for good, so that the prefix stays.
+# models to the system prompt, the tools and all messages before. After a compaction the API therefore refuses them,
+# before it counts a token. From then on, that thinking is always left out, so the prefix stays.
 
 BREAKPOINT = {"type": "ephemeral"}
 LOOKBACK_BLOCKS = 18

@@ -459,8 +459,8 @@ class ResponsesAssembler(_OpenAIAssembler):
         self.stopped = True
 
     def _index(self, event: dict[str, Any]) -> int | None:
-        """The index of the item that an event is about, by its number, else by its id, which llama.cpp gives alone;
-        None for one that has not begun."""
+        """The index of the item that an event is about, by its number, else by its id (llama.cpp gives only the id).
+        None for an item that has not started."""
         index, item_id = event.get("output_index"), event.get("item_id")
         if isinstance(index, int):
             return index
@@ -779,7 +779,7 @@ class OpenAIModel(SdkModel):
     REFUSALS: Mapping[str, re.Pattern[str]] = {}
     """Argument → how servers name it in a refusal."""
     EFFORT_REFUSALS: Mapping[str, re.Pattern[str]] = {}
-    """The same for the arguments of an effort; people are told, except for a `reasoning.summary`."""
+    """The same for the arguments of an effort. People get a notice, except for a `reasoning.summary`."""
 
     def __init__(
         self,

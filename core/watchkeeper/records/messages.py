@@ -275,7 +275,7 @@ class ErrorKind(StrEnum):
 
 
 class ModelError(Exception):
-    """A model call failed for good (the provider's own retries included)."""
+    """The final failure of a model call (the provider's own retries included)."""
 
     def __init__(
         self,
@@ -315,10 +315,10 @@ class Model(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Yield deltas and counts of tokens as they come, `Retrying` before each wait, and last one `Reply`.
+        """Yield deltas and counts of tokens as they come, `Retrying` before each wait, and finally one `Reply`.
 
         Raises:
-            ModelError: when it failed for good. A reply is whole or it is not there at all.
+            ModelError: the call failed, retries included. A reply is complete or absent.
         """
         ...
 

@@ -156,7 +156,7 @@ def _files(command: str, folder: str, workspace: str, depth: int) -> Iterator[st
 
 
 def _simple_commands(command: str) -> Iterator[list[str]]:
-    """The words of each simple command, as far as they can be told without a shell."""
+    """The words of each simple command, as far as they can be recognised without a shell."""
     text = command.replace("\\\n", " ").replace("\n", " ; ").replace("`", " ; ")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.commenters = ""

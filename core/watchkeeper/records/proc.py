@@ -100,7 +100,7 @@ def parents_of(pid: int) -> Iterator[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process started, and that have not ended for good."""
+    """The child processes of a process that have not been reaped."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

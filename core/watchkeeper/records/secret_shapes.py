@@ -367,7 +367,7 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
 _DISCORD_ID = "(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5])"
-"""Four letters of base64 that stand for three digits: a Discord token begins with the account's number."""
+"""Four letters of base64 that represent three digits: a Discord token starts with the account's number."""
 URL = rf":{_SLASH}{_SLASH}(?:{WORD}{{20,}}|{_LOGGED_PART}*:(?:{_LOGGED_PART}{{6,}}|{_LOGGED_PART}+@{_LOGGED_PART}+))@"
 _AZURE_MARKS = r"AzFu|AzSe|AzCa|ACDb|\+ASt|\+AEh|\+ASb|\+ACR|AIoT|APIM"
 """What Azure writes into its keys so that they are recognised."""

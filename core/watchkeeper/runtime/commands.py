@@ -86,7 +86,7 @@ class CommandedHost(Protocol):
         """Pause every agent at its next step boundary, or at once; then the host ends."""
 
     def cancel_pause(self) -> bool:
-        """Cancel a pause of everything that has not begun; False while some agent is being stopped for it."""
+        """Cancel a pause of everything that has not started. False while the host stops an agent for it."""
 
     def control_of(self, agent_id: str) -> AgentControl | None:
         """The running loop's control, or None where no loop runs."""
@@ -166,7 +166,7 @@ class CommandQueue:
         self, command: Command, result: str, change: Callable[[Transaction], T], *, told: str = ""
     ) -> T:
         """Change rows and mark the command applied in one transaction: after a crash it was applied once, or
-        is still queued. `told`: what the person did, for the planner to read (`A person …`)."""
+        is still queued. `told`: what the person did, in words for the planner (`A person …`)."""
 
         def write(tx: Transaction) -> T:
             changed = change(tx)
@@ -328,7 +328,7 @@ class CommandQueue:
             self._host.restrict_to(touched)
 
     async def _edit_plan(self, command: Command) -> None:
-        """Add, revise or drop a task, as the planner's tools do; the planner is told."""
+        """Add, revise or drop a task, as the planner's tools do, and notify the planner."""
         act, arguments = str(command.payload.get("act")), command.payload.get("arguments") or {}
         session = sessions.require(self._store, self._store.session_id)
         if session.status in SESSION_ENDED:
@@ -680,7 +680,7 @@ def why_failed(command: Command, error: Exception) -> str:
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
-    """End a session for good: cancel every task and agent that has not ended. Finished work is kept.
+    """End a session permanently: cancel every task and agent that has not ended. Finished work is kept.
 
     Raises:
         ValueError: the session has already ended.
@@ -782,11 +782,11 @@ class DetachedCompactions:
             self._host.failed(error)
 
     async def apply(self, command: Command) -> str | None:
-        """Begin the compaction that a `compact` command orders; returns the result, unless it is stored
+        """Start the compaction that a `compact` command orders; returns the result, unless it is stored
         already.
 
         Raises:
-            ValueError: it cannot be begun, with the reason.
+            ValueError: it cannot start, with the reason.
             NotYet: it runs in the background; the command is settled when it ends.
         """
         host = self._host
@@ -820,7 +820,7 @@ class DetachedCompactions:
             await self._begin(command, agent, loop)
             now = agents.load(host.store, agent.id)
             if now is not None and now.status is AgentStatus.IDLE and host.loop_of(agent.id) is None:
-                self.keep(agent.id, loop)  # it became idle while the compaction was begun
+                self.keep(agent.id, loop)  # it became idle while the compaction started
         elif agent.status is AgentStatus.IDLE and not host.driving_once:
             loop = AgentLoop(host.environment, agent, AgentControl())
             await loop.compaction.take_over(begin_again=False)  # this command is newer

@@ -458,7 +458,7 @@ def start_host(
     if approval_timeout_seconds is not None:
         options += ["--approval-timeout", str(approval_timeout_seconds)]
     process = spawn_host(database_path, session_id, options)
-    # Whoever started it may never ask for its end: without this, an ended host would remain as a defunct process.
+    # The caller may never wait for the host: without this, an ended host would remain as a defunct process.
     threading.Thread(target=process.wait, name="reap-host", daemon=True).start()
     return process.pid
 

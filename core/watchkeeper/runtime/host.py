@@ -288,10 +288,10 @@ class SessionHost:
         self.wake_host()
 
     def cancel_pause(self) -> bool:
-        """Cancel a pause of everything that has not begun; False while some agent is being stopped for it.
+        """Cancel a pause of everything that has not started. False while the host stops an agent for it.
 
         Raises:
-            ValueError: this host is being stopped, so that another one must continue.
+            ValueError: this host is stopping; another host must continue.
         """
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
             raise ValueError("its background process is stopping; resume the session after it ends")

@@ -80,7 +80,7 @@ class SessionSettings:
     efforts: dict[str, str] = field(default_factory=dict)
     """How much models think, by role (`runtime.config.session_efforts`); empty: as each does by default."""
     continues: dict[str, str] | None = None
-    """A session of an agent program, begun outside, that an agent goes on with: `program`, `session`, `transcript`,
+    """A session of an agent program, started elsewhere, that an agent continues: `program`, `session`, `transcript`,
     `folder` and the agent's `model`."""
     sandbox: str = "off"
     """What confines the agents' shells (`records.sandboxes`)."""

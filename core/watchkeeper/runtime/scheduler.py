@@ -523,8 +523,8 @@ def short_inputs(reads: Reads, inputs: Sequence[roles.Input]) -> dict[str, str]:
 
 
 def _why_again(reads: Reads, task: Task, source: str | None) -> str:
-    """What a further attempt is told about why it runs, and one without the memory of the earlier ones what they did to
-    the workspace."""
+    """The text that gives a further attempt the reason why it runs. An attempt without the memory of the earlier ones
+    also gets what they did to the workspace."""
     if task.attempt == 1:
         return ""
     reason = f" Reason: {task.rerun_reason}" if task.rerun_reason else ""

@@ -500,7 +500,7 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
 
 
 def began_a_call(reads: Reads, agent_id: str, tool: str) -> bool:
-    """Whether a call of this tool has ever begun to run for the agent, under whichever host."""
+    """Whether a call of this tool has ever started to run for the agent, under any host."""
     sql = "SELECT 1 FROM tool_calls WHERE agent_id = ? AND name = ? AND runs > 0 AND status <> ? LIMIT 1"
     return reads.one(sql, (agent_id, tool, ToolCallStatus.PENDING)) is not None
 
@@ -867,7 +867,7 @@ def last_program_turn(reads: Reads, agent_id: str) -> ProgramTurn | None:
 def begin_program_turn(
     tx: Transaction, agent_id: str, prompt_seq: int, kind: str, record_end: str | None
 ) -> int:
-    """A prompt is being sent, or a compaction begun; returns the turn's id."""
+    """Record that a prompt is being sent or a compaction started; returns the turn's id."""
     return tx.insert(
         "INSERT INTO program_turns (session_id, agent_id, prompt_seq, status, started_at, commit_seq, kind, record_end)"
         " VALUES (?, ?, ?, 'running', ?, ?, ?, ?)",

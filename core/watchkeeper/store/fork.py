@@ -360,7 +360,7 @@ class _Copy:
         return encode(value)
 
     def _notes(self) -> Iterator[Iterator[None]]:
-        """Rewrite the program's own notes, with the fork's ids. The hidden row names them, for whoever removes it."""
+        """Rewrite the program's own notes, with the fork's ids. The hidden row names them, for the process that removes it."""
         made: list[tuple[str, bytes]] = []
         for name in artifacts.notes_of(self._connection, self._source):
             text = artifacts.note_text(self._connection, name)

@@ -668,7 +668,7 @@ _RUN, _PHASE, _ = UNIT_ROLES
 
 @dataclass(slots=True)
 class _Standing:
-    """How an agent or a unit stands."""
+    """The state of an agent or a unit."""
 
     id: str
     parent: str | None

@@ -252,8 +252,8 @@ _PROGRAM_COMPACTIONS = (
 
 
 def program_compactions(reads: Reads, program: str, program_session: str) -> tuple[set[str], int]:
-    """The compactions of an agent program's session that are recorded: the ids of those that its own log told, and how
-    many only the program itself has told."""
+    """The recorded compactions of an agent program's session: the ids of those that its own log reported, and how many
+    only the program itself has reported."""
     known: set[str] = set()
     told_live = 0
     for (data,) in reads.all(_PROGRAM_COMPACTIONS, (program_session, program)):

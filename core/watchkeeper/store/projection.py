@@ -1,8 +1,8 @@
 """A session, an agent, a task and a compaction: one dataclass each, and the statements that read them.
 
 Lists, the fleet, the dashboard, `--json`, comparisons and MCP are views of these, and `store.replay` gives the same
-classes as of any event. A field has the name of its column; what is no column stands in `_SESSION_SQL` and its like. So a
-new column of a session is one field of `SessionFacts`. Texts are as stored: hostile until sanitised.
+classes as of any event. A field has the name of its column; `_SESSION_SQL` and similar constants compute the other fields.
+So a new column of a session is one field of `SessionFacts`. Texts are as stored: hostile until sanitised.
 """
 
 from __future__ import annotations

@@ -201,9 +201,9 @@ class _Pruning:
                 with without_host(self._path, one.id, "prune"):
                     held = artifacts.held_by(connection, one.id) | _noted(connection, one.id)
                     self.candidates |= held
-                    # A process that continues a killed prune learns from here what else it may delete. No
-                    # process reads the settings of a session that is hidden for good, as it is before this
-                    # transaction ends.
+                    # A process that continues a killed prune learns from here what else it may delete. The session
+                    # is hidden permanently before this transaction ends, and no process reads the settings of
+                    # such a session.
                     noted = unfinished_settings(sorted(held))
                     connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
                     yield from purge_all_but_its_row(connection, one.id)
@@ -356,10 +356,10 @@ ROWS_AT_ONCE = 50
 
 
 def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
-    """Delete everything of a session but its artifacts. It is hidden for good first, and its own row goes
+    """Delete everything of a session but its artifacts. Hide it permanently first, and delete its own row
     last.
 
-    Yields after every few rows, between which a transaction may end; an interrupted purge can continue at any
+    Yields after every few rows, so a transaction may end between them. An interrupted purge can continue at any
     time.
     """
     yield from purge_all_but_its_row(connection, session_id)

@@ -71,7 +71,7 @@ def load_quotas(connection: Connection) -> tuple[Quota, ...]:
 
 
 class DueAlert(NamedTuple):
-    """A window of which less is left than what a person is told of."""
+    """A window that fell below a limit at which the person gets an alert."""
 
     quota: Quota
     below_percent: float

@@ -117,9 +117,9 @@ _APPROVALS = f"SELECT {APPROVAL_COLUMNS} FROM approvals WHERE session_id = ? ORD
 
 
 class Recording:
-    """One session from its first position to the last that there was when it was opened.
+    """One session from its first position to the last one at the time of opening.
 
-    Events that were committed together stand for one state: the rows right after that commit.
+    Events that were committed together represent one state: the rows right after that commit.
     """
 
     def __init__(self, connection: Connection, now: SessionReading, history: History) -> None:

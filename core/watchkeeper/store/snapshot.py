@@ -229,7 +229,7 @@ class SessionReading:
     events: tuple[EventFacts, ...]
     """Those that are new in this reading, oldest first."""
     events_anew: bool
-    """`events` stand for all that was read before too: this is the first reading, or more came than are
+    """`events` replace all that was read before: this is the first reading, or more came than are
     kept."""
 
 
@@ -463,7 +463,7 @@ class FleetReader:
         self._parameters = (list_of(session_ids), not session_ids)
         self._sessions: IncrementalQuery[Raw] = IncrementalQuery(_FLEET, tuple)
         self._read: dict[str, Raw] = {}
-        """What told of each session at the last reading."""
+        """The raw row of each session at the last reading."""
         self._rows: dict[str, FleetRow] = {}
         self._shown: tuple[FleetRow, ...] = ()
 

@@ -99,8 +99,8 @@ class Group:
         return fence
 
     def close(self) -> None:
-        """End the last query, also where it has more rows: it would keep its snapshot, from which nobody can write any more
-        once another connection has committed."""
+        """End the last query, even if it has more rows. An open query keeps its snapshot, and no connection can write from
+        that snapshot once another connection has committed."""
         if self.cursor is not self.connection:
             self.cursor.close()
 

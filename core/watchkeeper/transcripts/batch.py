@@ -634,7 +634,7 @@ def _note_context(batch: Batch, agent: AgentImport, call: ModelCall, *, is_new: 
     fresh, output, read, written = call[3:7]
     row = agent.row
     if row["status"] == "parked" and not is_new:
-        return  # told again at the end of a turn that a usage limit stopped
+        return  # reported again at the end of a turn that a usage limit stopped
     if row["status"] == "parked":
         row["status"] = "done" if agent.key == MAIN and not batch.live else "working"
         row["status_reason"] = row["parked_until"] = None

@@ -116,7 +116,7 @@ class CopilotReader(JsonReader):
     """Since the sums of the models: calls whose credits are known → model, credits."""
     title: str = ""
     told: str = ""
-    """The title of which the session was told."""
+    """The last title that was reported to the session."""
     over: bool = False
 
     def save(self) -> dict[str, Any]:

@@ -192,8 +192,8 @@ class GeminiReader(JsonReader):
             )
 
     def _history(self, changes: dict[str, Any], line: int, found: list[Record]) -> None:
-        """The whole conversation as it is now, because its beginning was compressed or results were masked. A new snapshot
-        stands for what is no longer in it."""
+        """The complete current conversation, sent because its beginning was compressed or results were masked. A new
+        snapshot represents what is no longer in it."""
         at = seconds(changes.get("lastUpdated"))
         listed = [each for each in map(object_of, changes["messages"]) if text_of(each.get("id"))]
         texts = {

@@ -156,7 +156,7 @@ class PiReader(JsonReader):
         fresh, output, read, written = (
             count_of(usage.get(name)) for name in ("input", "output", "cacheRead", "cacheWrite")
         )
-        # Local servers number their responses anew, and a fork keeps both.
+        # Local servers restart the numbers of their responses, and a fork keeps both.
         key = f"{text_of(message.get('responseId')) or uid}:{message.get('timestamp')}"
         content, stop = _blocks(message.get("content")), text_of(message.get("stopReason")) or ""
         if content:
@@ -237,7 +237,7 @@ def _tagged(summary: Any) -> str:
 
 
 def _execution(message: dict[str, Any]) -> str:
-    """What the model is told of a command that the person ran."""
+    """The text that the model receives about a command that the person ran."""
     code = message.get("exitCode")
     ended = "(command cancelled)" if message.get("cancelled") is True else f"Exit code {code}" if code else ""
     output = text_of(message.get("output")) or "(no output)"

@@ -111,7 +111,7 @@ def says_the_same(batch: Batch, record: ImportedMessage | Summary, agent_id: str
         )
     text = record.text  # type: ignore[union-attr]
     batch.write()
-    # Where there was nothing that it could stand for, it is the next message.
+    # If there was nothing that it could represent, it is the next message.
     return (
         rows.has_observation(batch.cursor, agent_id, text or "(empty)")
         or batch.text_of(agent_id, seq + 1) == write(text)[0]
@@ -454,7 +454,7 @@ def summarise(session: SessionImporter, agent: AgentImport, record: Summary, at:
     before is."""
     session.touch(agent, at)
     if agent.summary is None and agent.awaits_summary:
-        # Nothing was there to be dropped, so that nothing can stand for it.
+        # There was nothing to drop, so the summary represents nothing.
         agent.awaits_summary = False
         session.say(agent, "user", record.text, at)
         return

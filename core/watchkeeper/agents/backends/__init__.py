@@ -140,7 +140,7 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The program compacted its own context; `begun` is False once it is done."""
+    """The program compacted its own context; `begun` is False when the compaction is done."""
 
     begun: bool
     summary: str = ""

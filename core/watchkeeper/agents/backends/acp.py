@@ -346,7 +346,7 @@ class Acp(RpcBackend):
                 self.put(backends.Raw(kind[:100]))
 
     def _compaction(self, compaction: str, update: dict[str, Any]) -> None:
-        """A compaction began, told a part of its summary, or ended; its end may be told twice."""
+        """A compaction started, sent a part of its summary, or ended. The program may report the end twice."""
         status, known = str(update.get("status") or ""), self._summaries.get(compaction)
         if compaction in self._compacted:
             return
@@ -534,7 +534,7 @@ class ClaudeCode(Acp):
     def __init__(self, process: ProgramProcess) -> None:
         super().__init__(process, CLAUDE)
         self._tasks: dict[str, str] = {}
-        """Commands and others that were begun: the task of each, and its tool call."""
+        """Started commands and other tasks: task id → tool call."""
         self._busy = False
 
     def notified(self, method: str, params: dict[str, Any]) -> None:
@@ -658,7 +658,7 @@ OPENCODE = AcpProgram("OpenCode", Features(compact_instructions=False), transcri
 
 
 def _project_plugin(folder: Path, home: str) -> str:
-    """A file of the project, or above it, from which OpenCode 1.18 loads plugins even though it is told to load none."""
+    """A file of the project, or above it, from which OpenCode 1.18 loads plugins even when plugins are disabled."""
     for place in (folder, *folder.parents):
         for name in ("opencode.json", "opencode.jsonc"):
             with suppress(FileNotFoundError, NotADirectoryError):

@@ -221,7 +221,7 @@ class Codex(rpc.RpcBackend):
             self.put(ended)
 
     async def _watch_terminals(self, ended: Ended) -> None:
-        """While the turn waits for commands, see that each still runs: one whose end was not told is missed twice."""
+        """While the turn waits for commands, check that each still runs. One that is missing twice has ended without a report."""
         missed: set[str] = set()
         while self.waiting is ended:
             with suppress(backends.Refused):

@@ -150,7 +150,7 @@ LONGEST_NOTICE = 500
 
 
 class _Unsafe(Exception):
-    """The program may do what nobody allowed; the reason is one line."""
+    """The program may do something that no one allowed; the reason is one line."""
 
 
 class _ProgramDied(Exception):

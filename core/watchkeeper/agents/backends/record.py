@@ -102,7 +102,7 @@ class ProgramRecord:
         self._compactions: set[str] = set()
         """Those that are stored, by their id in the record."""
         self._told_live = 0
-        """How many more are stored that the program told: the record tells them too, the earliest first."""
+        """How many more are stored because the program reported them. The record reports them too, the earliest first."""
         self._summary_of: int | None = None
         self.ordered = False
         """A person has ordered the compaction that is in progress."""

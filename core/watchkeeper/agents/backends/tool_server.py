@@ -45,7 +45,7 @@ WAIT_SECONDS = 45.0
 """How long a call waits for a person. Claude Code and OpenCode give a call up after 60 s."""
 STILL_ASKED = "[asked] A person has not answered the approval request yet. Call {tool} again with the same input to wait."
 BEGUN_SECONDS = 5.0
-"""How long after a call the program may tell that it has begun it."""
+"""How long after a call the program may report that the call started."""
 
 _caller: ContextVar[Agent] = ContextVar("caller")
 

@@ -162,8 +162,8 @@ class LineProcess(ABC):
             self._forget(number)
             raise
 
-    def _forget(self, number: int) -> None:  # noqa: B027 - not every process can be told
-        """Nobody waits for the answer to this request any more."""
+    def _forget(self, number: int) -> None:  # noqa: B027 - not every process accepts a cancel
+        """Nothing waits for the answer to this request any more."""
 
     async def _not_sent(self) -> Exception:
         """What a request raises that could not be written: without its last byte, its line's end, it was not read either."""

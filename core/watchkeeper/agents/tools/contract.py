@@ -109,7 +109,7 @@ SHELL_LOST = (
 )
 """The answer to the first command after an agent's shell was lost."""
 SHELL_NEW = " Your shell was lost with it: its folder, variables and background jobs are gone. The new shell is in {folder}."
-"""What an agent is told with a command that its shell did not outlive."""
+"""Added to the result of a command during which the agent's shell was lost."""
 SAVE_SHELL = "save_shell"
 """In a request, in the place of a tool: end the shell's jobs, and answer with the JSON of what can be restored of the
 shell; `null` if there is nothing to restore."""

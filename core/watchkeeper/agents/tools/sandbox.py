@@ -203,7 +203,7 @@ class Sandbox:
 
     def prefix(self, program: str | None, folder: str) -> list[str]:
         """What to put before a command so that it runs confined, in that folder. `program`: bubblewrap, if used."""
-        # Without `site`, and apart from variables and the folder: nothing of a user stands in for a module.
+        # Without `site`, the user's variables and the folder: no file of a user can replace a module.
         launcher = [sys.executable, "-I", "-S", confinement.__file__]
         options = [*self.options(), "--chdir", folder]
         if program is None:

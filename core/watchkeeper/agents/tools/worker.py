@@ -358,8 +358,8 @@ class Shell:
         return output or "[no output]", False
 
     async def _restore(self) -> bool:
-        """Open the shell, in the state of an earlier one if there is one to restore; False if it cannot be: the next
-        shell begins anew."""
+        """Open the shell, in the state of an earlier one if there is one to restore. False if the state cannot be
+        restored: the next shell starts without it."""
         session = await self.open()
         if self._restored is None:
             return True

@@ -360,7 +360,7 @@ class WorkerPool:
         self._shells.use(self._workspace, agent_id).lost = True
 
     def begin_anew(self, agent_id: str) -> str:
-        """Note that the agent is told, with something else, that its shell ended; returns what it is told."""
+        """Note that another result reports the lost shell to the agent; returns the text to add."""
         self._shells.use(self._workspace, agent_id).lost = False
         return SHELL_NEW.format(folder=self._workspace)
 

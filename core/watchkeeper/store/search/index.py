@@ -346,7 +346,7 @@ class _Fts5Walk:
                             yield tuple(place)[:6]
                     run = bisect_right(begins, ids[here]) - 1
                     if place is None or run < 0 or place[1] != owners[run]:
-                        at, width = here + 1, 1  # deleted for good a moment ago, or moved: one by one
+                        at, width = here + 1, 1  # just permanently deleted, or moved: one by one
                         break
                 if not first:
                     break
@@ -383,7 +383,7 @@ class Fts5Index(MessageIndex):
     """The index of a file."""
 
     def unindexed(self) -> int:
-        # Exact unless messages were deleted for good.
+        # Exact unless messages were permanently deleted.
         newest = self._connection.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()[0]
         return max(0, int(newest) - indexed_through(self._connection))
 

@@ -744,7 +744,7 @@ News = _fields("News", "type", "agentId", "prompt", message=Said | str | None)
 """The content of a `progress` record."""
 
 Attachment = _fields("Attachment", "type", "prompt", "content", "hookName", "hookEvent", "blockingError")
-"""What goes with a prompt, or what a hook told the model."""
+"""What goes with a prompt, or what a hook sent to the model."""
 
 Entry = _fields(
     "Entry", "type", "subtype", "uuid", "parentUuid", "timestamp", "cwd", "version", "forkedFrom", "isSidechain", "agentId",
@@ -1235,8 +1235,8 @@ class ClaudeReader(Struct, dict=True):
         found.append(ImportedMessage(agent, uid, "user", beside, at))
 
     def _hook_said(self, record: dict[str, Any], found: list[Record]) -> None:
-        """What a hook of a tool, or of the end of a turn, told the model: a compile error, a rule. What one said at the
-        start of a session or of a prompt stands before the person's words, and is kept as it is."""
+        """The output of a tool hook or an end-of-turn hook for the model: a compile error, a rule. The output of a hook at
+        the start of a session or a prompt comes before the person's words, and is stored unchanged."""
         at, attachment = seconds(record.get("timestamp")), object_of(record.get("attachment"))
         agent = self.agents.of(record, at, found)
         blocking = attachment.get("blockingError")

@@ -623,7 +623,7 @@ class CodexReader(Struct):
     """The last model call: key, model, its tokens, its time, the context's tokens, whether they are exact, and what
     changed its price."""
     turn: str | None = None
-    """`begun`, while nothing was said in a turn; `compacted`, if nothing but a compaction happened."""
+    """`begun`: the turn has no messages yet. `compacted`: only a compaction happened in it."""
     replay: Replay = field(default_factory=Replay)
     one_shot: bool = False
     """The thread of `codex exec`, which ends with its turn."""

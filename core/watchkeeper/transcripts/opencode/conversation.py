@@ -187,13 +187,13 @@ def words_of(error: dict[str, Any]) -> str:
     return words or text_of(error.get("message")) or text_of(error.get("name")) or "an error"
 
 
-# What a person undid in a session: undone, redone, or removed for good.
+# What a person undid in a session: undone, redone, or removed permanently.
 #
-# A session's `revert` names a message (or one of its parts): it and all that follows are in the context no
-# more. They stay stored while nothing else is said, so that they can be brought back (`revert` is gone, and
-# they are there) or the place be moved. The next prompt removes them (`revert` is gone, and so are they).
-# A reader that did not look in between finds that messages are missing that were there; the newest prompts are
-# remembered for that.
+# A session's `revert` names a message (or one of its parts): it and all that follows are no longer in the
+# context. They stay stored until the next prompt. Until then the person can redo them (`revert` is gone, and
+# they are there) or move the place. The next prompt removes them (`revert` is gone, and so are they).
+# A reader that did not look in between finds that earlier messages are missing. The newest prompts are kept
+# to recognise this.
 
 PROMPTS_KEPT = 8
 """The newest prompts of a session that are known again once they are gone."""
