@@ -216,7 +216,7 @@ def cancel_lines(target: Target, text: str) -> list[str]:
         + ", ".join(clip(sanitize(task.label), 40) for task in target.tasks)
     ]
     lines.append(
-        "The task's agent stops immediately. Completed work is kept, and the planner is notified. r resumes it."
+        "The agent of each task stops immediately. Completed work is kept, and the planner is notified. r resumes a task."
     )
     return lines
 
