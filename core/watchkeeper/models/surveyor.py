@@ -219,7 +219,7 @@ def plan(turn: Turn) -> SurveyorReply:
     if result := turn.outcome_of("read_artifact"):
         return _finish("done", result.text)
     if f"Task {SYNTHESIS} is done." in turn.said or "No tasks are running." in turn.said:
-        return SurveyorReply("I read the result.", [("read_artifact", {"ref": f"result/{SYNTHESIS}"})])
+        return SurveyorReply("I am reading the result.", [("read_artifact", {"ref": f"result/{SYNTHESIS}"})])
     calls = [
         _answer(turn, task) for task in re.findall(r"^Task (\S+) (?:failed:|was cancelled)", turn.said, re.M)
     ]
@@ -228,7 +228,7 @@ def plan(turn: Turn) -> SurveyorReply:
     return SurveyorReply(
         "I am a script and do not read messages."
         if "A person says:" in turn.said
-        else "I wait for the tasks."
+        else "I am waiting for the tasks."
     )
 
 
@@ -240,7 +240,7 @@ def _end_again(turn: Turn, ended: Outcome) -> SurveyorReply:
     left = re.findall(r"(\S+) \((?:pending|running|paused|stale)\)", ended.text)
     drops: list[Call] = [("drop_task", {"task": task, "reason": "the survey is ending"}) for task in left]
     return SurveyorReply(
-        "I am dropping the unfinished tasks." if left else f"I try again ({why}).",
+        "I am dropping the unfinished tasks." if left else f"Trying again ({why}).",
         [*drops, ("finish_session", ended.arguments)],
     )
 
@@ -382,7 +382,7 @@ def explore(turn: Turn) -> SurveyorReply:
         totals = saved.arguments["content"]["totals"]
         return SurveyorReply(f"{plural(totals['files'], 'file')}, {plural(totals['bytes'], 'byte')}.")
     if listing is None:
-        return SurveyorReply(f"I count {_described(task, folders)}.", [_page(folders[0], task)])
+        return SurveyorReply(f"I am counting {_described(task, folders)}.", [_page(folders[0], task)])
     counts, names, cursor = counts_of(listing.text)
     counts = added(saved.arguments["content"], counts) if saved is not None else counts
     if task == LOOSE:
@@ -462,7 +462,7 @@ def write(turn: Turn) -> SurveyorReply:
             ("save_artifact", {"name": "survey.json", "content": document}),
             ("save_artifact", {"name": "SURVEY.md", "content": text}),
         ]
-        return SurveyorReply("I write the survey.", [*saves, _sums()[0]])
+        return SurveyorReply("I am writing the survey.", [*saves, _sums()[0]])
     if not there:
         return SurveyorReply(
             "There is nothing to add up.", [("save_artifact", {"name": ALL, "content": no_counts()})]

@@ -649,7 +649,7 @@ def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
         if name == "file_path":
             return f"file_path contains the redaction mark {mark[0]}. Choose a name without it"
         return (
-            f"{name} contains the redaction mark {mark[0]}, which stands for a secret. Nothing was written."
+            f"{name} contains the redaction mark {mark[0]}, which represents a secret. Nothing was written."
             " To keep a secret in the file, edit only the text around it. Put a new secret into an"
             " environment"
             " variable, or write a placeholder such as <password>"
