@@ -167,7 +167,7 @@ async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mar
     """The reply is stored without its secret, so the call would write the mark."""
     bench.coder(replies([("write", {"file_path": "note.txt", "content": "ghp_" + "q7W2" * 9})]))
     await bench.run()
-    assert "[redacted:github-token], which stands for a secret" in bench.tasks()["a"]["result"]
+    assert "[redacted:github-token], which represents a secret" in bench.tasks()["a"]["result"]
     assert not bench.state["approvals"]
     assert not note.exists()
 
