@@ -146,7 +146,7 @@ def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> N
     )
     found = [one for at, one in enumerate(after) if at != epoch]
     assert found == [one for at, one in enumerate(before) if at != epoch]
-    with pytest.raises(BadInput, match="not deleted"):
+    with pytest.raises(BadInput, match="has not been deleted"):
         restore_session(path, "abcd2345")
 
 
