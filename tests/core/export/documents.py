@@ -27,11 +27,11 @@ def imported(tmp_path: Path, text: str, into: Path | None = None) -> Connection:
 
 
 def everything(connection: Connection) -> dict[str, list[Any]]:
-    """Every row of every table, but for artifacts (which have no owner)."""
+    """Every row of every table, but for artifacts (which have no owner) and the counters of the index of words."""
     tables = [
         row[0]
         for row in connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'artifacts'"
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('artifacts', 'message_index')"
         )
     ]
     return {
