@@ -103,7 +103,7 @@ async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
         desk.feed.wake()
         await shows(pilot, "view 1 is active")
         await pilot.press("u")
-        await shows(pilot, "Undo: view 1 is active")
+        await shows(pilot, "Undo: already undone; U reapplies it")
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
         await shows(pilot, "−3.8k  active")

@@ -138,6 +138,8 @@ async def test_a_failed_edit_is_reached_from_its_event_and_so_is_all_behind_it(d
             "◆ compaction 1 replaced #1–#6",
         ):
             assert words in text_of(pilot)
+        assert "not applied" in text_of(pilot)
+        assert text_of(pilot).index("✗ no such text") < text_of(pilot).index("+total = Cents(0)")
         await pilot.press("c")
         await drill(pilot, "enter", "› compaction 1")
         await until(pilot, lambda: "summary 1" in text_of(pilot) or size[0] < 100)

@@ -213,3 +213,8 @@ def test_a_row_that_is_selected_by_reversal_has_one_colour(name: str) -> None:
         for style in (palette[role] + palette["selected"] for role in ("failed", "money", "text"))
     }
     assert len(looks) == 1
+
+
+async def test_a_theme_that_is_not_known_is_named_at_start(desk: Desk) -> None:
+    async with desk.shown("unknown theme 'nope'", theme="nope", settings=Settings()):
+        pass

@@ -122,3 +122,17 @@ async def test_a_terminal_of_20_by_5_shows_what_a_pass_did_and_two_lines_of_it(d
         app.open_compaction(5)
         await until(pilot, lambda: text_of(pilot).splitlines()[0].strip() == "✓ 24k→6.1k -75%")
         await until(pilot, lambda: len([line for line in text_of(pilot).splitlines() if "#1" in line]) == 2)
+
+
+async def test_the_time_in_which_no_process_drove_the_run_is_not_counted(desk: Desk) -> None:
+    desk.session.set(hosted_seconds=8.0)
+    desk.host_pid = None
+    async with desk.shown("† STOPPED", "00:00:08") as pilot:
+        desk.time += 20
+        await pilot.pause()
+        desk.host_pid = 991
+        desk.feed.wake()
+        await shows(pilot, "● LIVE", "00:00:08", without="† STOPPED")
+        desk.time += 2
+        desk.feed.wake()
+        await shows(pilot, "00:00:10")

@@ -39,6 +39,8 @@ class Sent:
     """Commands that one key wrote have the same number."""
     compacts: str | None = None
     """The agent whose context it compacts: its pass is followed after the command was applied."""
+    once: bool = False
+    """A background process was started to apply it."""
 
 
 MOST_SENT = 100

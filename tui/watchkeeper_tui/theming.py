@@ -370,6 +370,9 @@ class ThemedApp(KeyOrder):
             TERMINAL_THEME if self._plain and TERMINAL_THEME in self.themes else wanted
         ) or DEFAULT_THEME
         """The theme that the user wants, whether or not it can be read now."""
+        if self._chosen not in self.themes:
+            names = ", ".join(sorted(self.themes))
+            self.theme_problems.append(f"unknown theme {sanitize(self._chosen)!r}; use one of {names}")
         self._apply_theme(self._chosen)
 
     @property

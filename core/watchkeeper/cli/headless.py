@@ -55,7 +55,7 @@ GLYPHS = {
     "cancelled": "✗",
     "running": "●",
     "queued": "◷",
-    "dead": "†",
+    "stopped": "†",
     "ended": "□",
 }
 
@@ -237,7 +237,7 @@ def print_outcome(path: Place, session_id: str) -> None:
         if ended is not None:
             for line in outcome_lines(session_id, status, ended.as_json()):
                 say(line)
-        elif status == "dead":
+        elif status == "stopped":
             say(f"  the background process stopped; `wk resume {session_id}` continues the session")
         else:
             say(f"  `wk watch {session_id}` reopens it")

@@ -476,12 +476,12 @@ def _list(report: Report) -> None:
         say(f"  kept but hidden    {count:>8,}  {clean(kind, 80)}: {reason}")
     for reason, count in report.skipped.most_common():
         say(f"  skipped            {count:>8,}  {reason}")
-    _list_unreadable(report, len(report.left))
-    for name in report.unknown:
-        say(f"  not a supported log  {clean(name, 300)}")
+    _list_unreadable(report, max(len(report.left), len(report.unknown)))
 
 
 def _list_unreadable(report: Report, most: int) -> None:
+    for name in report.unknown[:most]:
+        say(f"  not a supported log  {clean(name, 300)}")
     for name, reason in islice(report.left.items(), most):
         say(f"  unreadable  {clean(name, 300)}: {reason}")
     if len(report.left) > most:

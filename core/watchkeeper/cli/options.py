@@ -319,10 +319,10 @@ def clean(text: Any, limit: int = 2_000) -> str:
 
 def state_word(status: str, origin: str, *, live: bool, queued: bool = False) -> str:
     """The state of a session in a list. Another program's session that is not live has `ended`: it has no process of
-    ours that could have died, and its log does not say that it reached its goal."""
+    ours that could have stopped, and its log does not say that it reached its goal."""
     if imported_from(origin) is not None:
         return "ended" if status == "done" or (status == "running" and not live) else status
-    return ("queued" if queued else "dead") if status == "running" and not live else status
+    return ("queued" if queued else "stopped") if status == "running" and not live else status
 
 
 def day_and_minute(moment: float) -> str:

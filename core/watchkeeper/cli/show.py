@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, groupby
@@ -63,7 +64,7 @@ SEARCHING_SECONDS = 10.0
 """How long a search reads; after that it reports that older messages were not searched."""
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
-          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "dead": "†", "ended": "□"}  # fmt: skip
+          "working": "●", "waiting": "?", "parked": "◷", "idle": "·", "queued": "◷", "stopped": "†", "ended": "□"}  # fmt: skip
 
 
 @click.command(
@@ -201,15 +202,25 @@ def show(opened: SessionHandle, as_json: bool) -> int:
     queued = queue_state(opened, opened.session_id)
     whole["queue"] = queued.as_json() if queued is not None and holder is None else None
     whole["receipts"] = [one.as_json() for one in session_receipts(opened, opened.session_id)]
-    host = f"background process {holder.pid}" if holder else "not running"
+    host = f"background process {holder.pid}" if holder else ""
     return respond(as_json, whole, _state_lines(opened, whole, host))
 
 
 def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Iterator[str]:
     from watchkeeper.cli.headless import outcome_lines
 
-    first, *others = _summary_lines(whole["session"], host, ended=whole["outcome"] is not None)
+    session = whole["session"]
+    failed = whole["tool_calls"].get("error", 0)
+    queued = session["queued_at"] is not None
+    status = state_word(session["status"], session["origin"], live=session["live"], queued=queued)
+    if status == "stopped":  # so are its agents and tasks
+        for each in (*whole["agents"], *(whole["plan"] or {"tasks": ()})["tasks"]):
+            if each["status"] == "running":
+                each |= {"status": status, "state": status, "waiting": None}
+    first, *others = _summary_lines(session, status, host, failed, ended=whole["outcome"] is not None)
     yield first
+    if status == "stopped":
+        yield f"  the background process stopped; `wk resume {opened.session_id}` continues the session"
     if whole["outcome"] is not None:
         yield ""
         yield from outcome_lines(opened.session_id, whole["session"]["status"], whole["outcome"])
@@ -263,15 +274,15 @@ def _receipt_lines(receipts: list[dict[str, Any]]) -> Iterator[str]:
             yield f"      {run['outcome']}{when}: {clean(run['command'], 160)}  {clean(run['message'], 100)}"
 
 
-def _summary_lines(session: dict[str, Any], host: str, *, ended: bool) -> Iterator[str]:
-    """The session in a few lines. `ended`: its outcome follows, and has the reason."""
-    imported = imported_from(session["origin"]) is not None
-    status = (
-        state_word(session["status"], session["origin"], live=session["live"])
-        if imported
-        else session["status"]
-    )
-    yield f"{session['id']}  {status}  ({'imported' if imported else host})  {clean(session['goal'], 120)}"
+def _summary_lines(
+    session: dict[str, Any], status: str, host: str, failed: int, *, ended: bool
+) -> Iterator[str]:
+    """The session in a few lines. `failed`: tool calls that failed. `ended`: its outcome follows, and has the reason."""
+    note = "imported" if imported_from(session["origin"]) is not None else host
+    title = clean(session["title"] or session["goal"], 120)
+    yield f"{session['id']}  {status}  {f'({note})  ' if note else ''}{title}"
+    if session["title"]:
+        yield f"  goal {clean(session['goal'], 200)}"
     if session["usage_limit"] is not None:
         yield f"  stopped: {limit_text(UsageLimit(**session['usage_limit']), time.time())}"
     if session["status_reason"] and not ended:
@@ -280,9 +291,9 @@ def _summary_lines(session: dict[str, Any], host: str, *, ended: bool) -> Iterat
     effort = f"   effort {clean(session['effort'], 200)}" if session["effort"] else ""
     yield (
         f"  model {clean(session['model'])}{effort}   tokens {session['tokens']['total']:,}   cost {cost_of(session)}"
-        f"   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors"
-        f" {session['errors']}"
+        f"   time {session['elapsed_seconds']:.1f} s"
     )
+    yield f"  retries {session['retries']}   failed model calls {session['errors']}   failed tool calls {failed}"
     if session["partial"]:
         yield f"  {partial_reason(session['missing_logs'], session['unlogged_calls'])}"
     for role in session["roles"]:
@@ -300,10 +311,16 @@ def _plan_lines(plan: dict[str, Any], ended: bool) -> Iterator[str]:
     named = [_named_task(task) for task in plan["tasks"]]
     cells = min(40, max(map(len, named), default=0))
     word = "stopped at" if ended else "now"
-    at = f"; {word}: {clean(named[step['number'] - 1], 80)} ({step['status']})" if step else ""
-    yield (
-        f"\nPlan, revision {plan['revision']}: {plan['step_cursor']} of {plural(len(plan['tasks']), 'task')} ended{at}"
+    count = Counter(task["status"] for task in plan["tasks"])
+    at = (
+        f"; {word}: {clean(named[step['number'] - 1], 80)} ({plan['tasks'][step['number'] - 1]['status']})"
+        if step
+        else ""
     )
+    others = "".join(
+        f", {count[state]} {state}" for state in ("failed", "cancelled", "dropped") if count[state]
+    )
+    yield f"\nPlan, revision {plan['revision']}: {count['done']} of {plural(len(plan['tasks']), 'task')} done{others}{at}"
     for task, name in zip(plan["tasks"], named, strict=True):
         note = task["error"] or task["status_reason"] or ""
         state_of = f"{GLYPHS.get(task['status'], '?')} {clean(task['waiting'] or task['status'], 9):<9}"
@@ -680,7 +697,10 @@ def _print(opened: SessionHandle, form: str, redactor: Callable[[], Redactor] | 
 
 def _form_of(output: Path | None) -> str:
     suffix = output.suffix.lower() if output is not None else ""
-    return next((form for form, ending in SUFFIXES.items() if ending == suffix), "html")
+    found = next((form for form, ending in SUFFIXES.items() if ending == suffix), None if suffix else "html")
+    if found is None:
+        raise BadInput(f"{suffix} is not an export format; specify --format {', '.join(SUFFIXES)}")
+    return found
 
 
 def _output_path(output: Path | None, session_id: str, form: str) -> Path:

@@ -225,7 +225,7 @@ def refusal(reads: Reads, session_id: str, task_id: str | None, kind: str, amoun
     if kind not in UNITS:
         return "unknown budget unit; use usd, tokens, turns or seconds"
     if not (amount > 0 and math.isfinite(amount)):
-        return "a budget must be positive; omit the amount to remove the limit"
+        return f"a budget must be positive; `wk budget --lift {kind}` or `:budget {kind}` removes it"
     spent = used(reads, session_id, task_id, kind)
     if spent is not None and amount <= spent:
         owner = "the task" if task_id is not None else "the session"

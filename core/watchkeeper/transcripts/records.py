@@ -368,6 +368,8 @@ class ImportedCompaction(NamedTuple):
     model: str | None = None
     unlogged: bool = False
     """A model was asked for it, and the log does not report what that call used."""
+    window: int | None = None
+    """The window that its size tells, where the model has a larger one."""
     told_later: bool = False
     """No other one: only now the log tells what began the agent's last one."""
 

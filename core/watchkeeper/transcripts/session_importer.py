@@ -434,6 +434,8 @@ def _write(
     session: SessionImporter, agent: AgentImport, record: ImportedCompaction, compaction_id: int, at: float, high_water: int, removed: int,
     tokens_before: int | None, version: int,
 ) -> None:  # fmt: skip
+    if record.window is not None and agent.row["context_limit"] > record.window and not agent.window_reported:
+        agent.row["context_limit"], agent.window_reported = record.window, True
     reason = f"{len(record.elided)} tool results cleared" if record.elided is not None else None
     if record.unlogged:
         reason = rows.UNLOGGED

@@ -193,13 +193,17 @@ def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing
     assert shown["tool_calls"].keys() == {"done"}
 
 
-def test_a_killed_host_leaves_no_stale_lock_and_is_shown_dead(stage: Stage, wk: Wk) -> None:
+def test_a_killed_host_leaves_no_stale_lock_and_is_shown_stopped(stage: Stage, wk: Wk) -> None:
     process = stage.start()
     process.kill()
     stage.ended(process)
     shown = wk("show", "last", "--json").json["session"]
     assert (shown["status"], shown["live"]) == ("running", False)
-    assert "dead" in wk("sessions").out
+    assert "stopped" in wk("sessions").out
+    people = wk("show", "last").out
+    assert "wk resume" in people
+    assert "● running" not in people
+    assert "dead" not in people
     said = wk("pause", "last")
     assert (said.code, "wk resume" in said.out) == (0, True)
     queued = wk("steer", "last", "one", "turn left", "--json").json

@@ -261,7 +261,7 @@ def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None
 def test_show_tells_people_the_same(wk: Wk, demo: Path) -> None:
     shown = wk("show", "last")
     assert shown.code == 0
-    assert "not running" in shown.out
+    assert "background process" not in shown.out
     for word in ("revision 1", "Write the survey", "synthesis (writer)", "planner"):
         assert word in shown.out
 

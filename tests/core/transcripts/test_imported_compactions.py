@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.core.transcripts.conftest import Log, Store, call, text
 
 from watchkeeper.records.messages import View
@@ -134,3 +135,22 @@ def test_a_compaction_by_the_provider_drops_what_came_before_the_reply(store: St
     assert detail.after.verbatim_from == 4
     assert store.one("SELECT compactions FROM agents") == 1, "one that failed drops nothing"
     assert store.counts()["messages"] == 6
+
+
+@pytest.mark.parametrize(("before", "window"), [(150_000, 200_000), (600_000, 1_000_000)])
+def test_a_session_that_compacts_by_itself_below_the_standard_window_has_that_window(
+    store, logs, before, window
+):
+    """Recorded: a session of claude-opus-4-6 compacted at 156,000 to 160,000; its price data say a million."""
+    log = Log()
+    log.user("Mend /srv/cache.py")
+    log.reply(text("On it."), id="msg_1", read=before - 1_000)
+    log.boundary(before)
+    log.summary("They mend the cache.")
+    log.reply(text("Going on."), id="msg_2", read=40_000)
+    store.run(log.write(logs), windows=lambda model: 1_000_000)
+    assert store.one("SELECT context_limit FROM agents") == window
+    log.user("and the docs")
+    log.reply(text("Going on."), id="msg_3", read=41_000)
+    store.run(log.write(logs), windows=lambda model: 1_000_000)
+    assert store.one("SELECT context_limit FROM agents") == window

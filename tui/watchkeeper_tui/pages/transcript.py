@@ -286,6 +286,8 @@ def _parts(item: Item) -> list[_Part]:
             elif result is not None:
                 # A change that was made: its difference says more than the answer of the tool.
                 parts.append(_Part(result.text, "", "muted", 0, ("  ← ", "muted")))
+            if _failed_change(item, parts):
+                parts.reverse()  # why it failed, then what would have changed
             return [part for part in parts if part.text]
         case "tool_result" | "tool_error":
             return [_result_part(block, {})]
@@ -295,6 +297,12 @@ def _parts(item: Item) -> list[_Part]:
             text, folded = block.text.strip("\n"), _FOLDED_LINES.get(block.kind, _LONGEST)
             brief = without_machine_text(text) if block.kind == "user" else None
             return [_Part(text, "markdown", "text", folded, brief=brief)]
+
+
+def _failed_change(item: Item, parts: Sequence[_Part]) -> bool:
+    """Whether it is a change of a file that was not made."""
+    failed = item.result is not None and item.result.kind == "tool_error"
+    return failed and any(part.format == "diff" for part in parts)
 
 
 def _is_change(part: _Part) -> bool:
@@ -482,7 +490,9 @@ def _head(item: Item, state: ItemState, parts: Sequence[_Part]) -> Line:
     start: list[Piece] = [(f"{glyph} ", role), (title, role)]
     if block.kind == "tool_use":
         subject = " ".join(sanitize(_subject(block.arguments)[:2_000]).split())
-        if parts and parts[0].format == "diff":
+        if _failed_change(item, parts):
+            end[:0] = [("  not applied", "failed")]
+        elif parts and parts[0].format == "diff":
             added, removed = changed_lines("\n".join(parts[0].text.split("\n", 5_000)[:5_000]))
             end[:0] = [(f"  +{added}", "done"), (f" -{removed}", "failed")]
         room = state.width - pieces_width(start) - pieces_width(end) - 2

@@ -431,10 +431,18 @@ class ActingScreen(WatchScreen):
                         payload=request.payload,
                     )
                     compacts = request.agent_id if request.kind == "compact" else None
+                    once = action.once and not hosted
                     written.append(
-                        Sent(command_id, request.about, self.watch_app.now(), group=group, compacts=compacts)
+                        Sent(
+                            command_id,
+                            request.about,
+                            self.watch_app.now(),
+                            group=group,
+                            compacts=compacts,
+                            once=once,
+                        )
                     )
-                    if action.once and not hosted:
+                    if once:
                         control.start_host(session_id, resume=False, once=command_id)
         except Exception as error:
             # A worker must never end the dashboard; what went wrong is said where the command would have

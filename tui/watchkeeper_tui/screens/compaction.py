@@ -540,8 +540,11 @@ class CompactionScreen(ActingScreen):
         agent, facts = self.target.agent, self.sides.detail.facts if self.sides is not None else None
         if agent is None or facts is None:
             return "still loading"
-        if facts.status != "applied":
-            return f"this compaction is {sanitize(facts.status)}; nothing to undo"
+        newest = next((one for one in self.target.snapshot.compactions if one.id == facts.id), facts)
+        if newest.status == "undone":
+            return f"already undone; {self.watch_app.key_for('redo')} reapplies it"
+        if newest.status != "applied":
+            return f"this compaction is {sanitize(newest.status)}; nothing to undo"
         if facts.view_after != agent.view_version:
             return f"view {agent.view_version} is active; undo the later compactions first"
         return ""

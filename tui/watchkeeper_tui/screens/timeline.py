@@ -453,19 +453,25 @@ class TimelineScreen(ReadingScreen):
         )
 
     def on_resize(self) -> None:
-        legend = [
-            *((look, activity.value) for activity, look in LOOKS.items()),
+        first = [
+            (LOOKS[Activity.MODEL], "working"),
+            (LOOKS[Activity.TOOL], "tool"),
             (MARKS[MarkKind.FAILED], "failed"),
+            (MARKS[MarkKind.KILLED], "process stopped"),
+            (MARKS[MarkKind.RESUMED], "resumed"),
+            (MARKS[MarkKind.ENDED], "done"),
         ]
-        legend += [(MARKS[MarkKind.KILLED], "process stopped"), (MARKS[MarkKind.RESUMED], "resumed")]
-        legend.sort(
-            key=lambda each: each[1] not in ("working", "tool", "question", "failed", "process stopped")
-        )
+        first += [(LOOKS[each], each.value) for each in (Activity.QUESTION, Activity.COMPACTION)]
+        first.append((BOTH, "while working"))
+        legend = [
+            *first,
+            *((look, each.value) for each, look in LOOKS.items() if (look, each.value) not in first),
+        ]
         pieces: list[Piece] = []
         left = self.size.width - 6
         for (glyph, role), words in legend:
-            left -= len(words) + 4
-            if left >= 0:
+            if len(words) + 4 <= left:
+                left -= len(words) + 4
                 pieces += [(" ", "text"), (glyph, role), (f" {words} ", "muted")]
         self.view.border_subtitle = content(pieces, self.watch_app.palette)
 

@@ -100,6 +100,7 @@ class Header(Widget):
         self._behind = 0
         self._noted = (0.0, 0.0)
         """The time for which the host says that it has driven the run, and when that was read."""
+        self._was_live = False
         self._needed = ""
         """The session that has needed a person."""
 
@@ -361,8 +362,11 @@ class Header(Widget):
         live, noted = self._snapshot.state is SessionState.LIVE, session.hosted_seconds
         if noted <= 0:
             return (now if live else session.ended_at or session.last_active) - session.created_at
-        if noted != self._noted[0]:
+        if (
+            noted != self._noted[0] or not self._was_live
+        ):  # the time in which it was not driven does not count
             self._noted = (noted, now)
+        self._was_live = live
         return noted + max(0.0, now - self._noted[1]) if live else noted
 
     def _read_only(self) -> list[tuple[int, list[Piece]]]:
@@ -614,7 +618,7 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     if applied:
         parts.append((f"{applied} applied", "done"))
     if waiting:
-        gone = snapshot.host_pid is None
+        gone = snapshot.host_pid is None and not any(each.once for each in sent)
         parts.append(
             (
                 f"{waiting} accepted, " + ("apply on resume" if gone else "queued"),
@@ -653,6 +657,12 @@ def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
 
 
 def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
+    if snapshot.host_pid is None and sent.once:
+        return [
+            ("… ", "muted"),
+            (sent.about, "text"),
+            (": starting a background process to apply it", "muted"),
+        ]
     if snapshot.host_pid is None:
         if now - sent.at > SETTLED_SECONDS:
             return []

@@ -374,7 +374,7 @@ class PreviewPane(Widget):
         )
         agents: list[Piece] = []
         if line:
-            most = formatting.plural(len(preview.spans), "agent")
+            most = formatting.plural(row.agents, "agent")
             agents = [(line, "working"), (f"  {most}" + ("" if low else " over time"), "muted")]
         if low:
             add("Cost", [clip_pieces([*cost, ("   ", "text"), *agents], room)])

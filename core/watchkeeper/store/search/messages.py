@@ -528,7 +528,7 @@ class _Search:
 
 # --- Sessions -------------------------------------------------------------------------------------------
 
-_STATES = {"live": "running", "dead": "running"}
+_STATES = {"live": "running", "stopped": "running"}
 """What the list calls states that the row cannot tell apart: the lease does."""
 _KNOWN_STATES = (*SessionStatus, *_STATES, "deleted")
 _KEYS = ("state", "model", "tag", "since", "before", "workspace", "user", "id")

@@ -1409,17 +1409,26 @@ def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) 
     head = text_of(object_of(meta.get("preservedSegment")).get("headUuid"))
     named = list_of(object_of(meta.get("preservedMessages")).get("uuids"))
     kept = (head,) if head is not None else tuple(each for each in named if text_of(each))
+    before = count_of(meta.get("preTokens")) or None
+    # A session with the window of a million tokens compacts by itself near its end, not below the standard window.
+    is_standard = meta.get("trigger") == "auto" and before is not None and before <= STANDARD_WINDOW
     return ImportedCompaction(
         agent,
         uid,
         text_of(meta.get("trigger")) or "auto",
         at,
-        count_of(meta.get("preTokens")) or None,
+        before,
         count_of(meta.get("postTokens")) or None,
         keep_from=kept,
         instructions=text_of(meta.get("userContext")),
         seconds=count_of(took) / 1000 if took else None,
+        window=STANDARD_WINDOW if is_standard else None,
     )
+
+
+STANDARD_WINDOW = 200_000
+"""Tokens of Claude Code's window, but for a session that asked for a million, by `[1m]` in its model's name
+(github.com/OnlyTerp/UltraCode-Shim, pull request 8)."""
 
 
 def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> ImportedCompaction:

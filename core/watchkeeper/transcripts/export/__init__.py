@@ -36,7 +36,7 @@ from watchkeeper.store import artifacts, documents, messages
 from watchkeeper.store.database import unfinished
 from watchkeeper.store.documents import Row
 from watchkeeper.store.driver import Connection, Queries, Reads, decode, decode_or
-from watchkeeper.store.imports import partial_reason
+from watchkeeper.store.imports import imported_from, partial_reason
 from watchkeeper.store.names import task_name
 from watchkeeper.store.plans import load_tasks
 from watchkeeper.store.projection import AgentFacts, Spending, agents, counted_session
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 GLYPHS = {
     "running": "●", "working": "●", "paused": "‖", "waiting": "?", "parked": "◷", "done": "✓", "failed": "✗", "cancelled": "×",
     "dropped": "×", "pending": "·", "idle": "·", "stale": "~",
-    "applied": "✓", "rejected": "×", "abandoned": "×", "skipped": "-", "undone": "~", "prepared": "·",
+    "ended": "□", "applied": "✓", "rejected": "×", "abandoned": "×", "skipped": "-", "undone": "~", "prepared": "·",
 }  # fmt: skip
 """A mark for each state, so that colour alone never shows it."""
 
@@ -113,6 +113,8 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Row:
     session = _shown(asdict(found) | {"reason": found.status_reason, "seconds": found.hosted_seconds}, clean)
     session |= documents.counted(connection, session_id)
     labels = documents.cost_labels(connection, session_id)
+    if session["status"] == "done" and imported_from(found.origin) is not None:
+        session["status"] = "ended"  # its log does not say that it reached its goal
     goal = text_lines(clean(found.goal))
     gaps = (found.missing_logs, found.unlogged_calls)
     spent = _usage(found, set().union(*labels.values()))
