@@ -60,5 +60,5 @@ def test_nothing_of_a_finished_session_is_called_now(wk: Wk, tmp_path: Path) -> 
     log.result("t1", "Todos have been modified successfully.")
     wk("import", log.write(tmp_path / "logs"))
     shown = wk("show", "last").out
-    assert "1 of 2 tasks ended; stopped at: Mend (paused)" in shown
+    assert "1 of 2 tasks done; stopped at: Mend (paused)" in shown
     assert "running" not in shown
