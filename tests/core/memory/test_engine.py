@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,24 @@ from watchkeeper.memory.history import Change, CompactionPass, ContextLimits, Wi
 from watchkeeper.memory.tokens import count_message
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.messages import Message, Observation, ObservationKind
+
+
+@pytest.fixture(autouse=True)
+async def _same_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass takes the same number of turns of the event loop on a slow machine: work that yields by the time sees no
+    time pass, and work for threads is done at once."""
+
+    def at_once(executor: object, call: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        done = loop.create_future()
+        try:
+            done.set_result(call(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: 0.0)
+    monkeypatch.setattr(loop, "run_in_executor", at_once)
 
 
 @pytest.fixture(autouse=True)
