@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
@@ -37,8 +38,25 @@ class MissingExtra(BadInput):
 
 
 def install_command(extra: str) -> str:
-    """What a person types to install an extra of this distribution."""
-    return f"pip install 'watchkeeper[{extra}]'"
+    """What a person types to install an extra of this distribution: with the installer that made this environment, from
+    the clone or the file that it was installed from (`direct_url.json`, PEP 610), or from the index."""
+    import json
+    import shlex
+    from importlib.metadata import distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    source = "watchkeeper"
+    with contextlib.suppress(Exception):  # no metadata, or not in the form of PEP 610
+        said = json.loads(distribution("watchkeeper").read_text("direct_url.json") or "{}").get("url", "")
+        where = unquote(urlsplit(said).path) if said.startswith("file:") else ""
+        source = where if os.path.exists(where) else source
+    parents = Path(sys.prefix).parts
+    if "uv" in parents and "tools" in parents:
+        installer = "uv tool install --force"
+    else:
+        installer = "pipx install --force" if "pipx" in parents else "pip install"
+    return f"{installer} {shlex.quote(f'{source}[{extra}]')}"
 
 
 def explain_import(error: ImportError) -> str:

@@ -16,6 +16,7 @@ from watchkeeper.agents.memory_tools import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory import recall as recall_module
 from watchkeeper.memory.ranking import Document, Likeness, RankedIndex
+from watchkeeper.records.errors import install_command
 from watchkeeper.runtime.config import Config
 
 pytest.importorskip("sqlite_vec")
@@ -119,7 +120,7 @@ def test_without_the_extra_recall_goes_on_with_words_and_says_so_in_one_line(
     assert "yacht leaves" in ask(session, "yacht", on=True, tool=tool)
     assert tool.warning is not None
     assert "\n" not in tool.warning
-    assert "(pip install 'watchkeeper[vectors]', or" in tool.warning
+    assert f"({install_command('vectors')}, or" in tool.warning
 
 
 def test_the_setting_is_off_by_default_and_nothing_of_it_is_imported_then() -> None:
