@@ -113,6 +113,7 @@ def test_a_key_of_the_user_goes_before_any_default_on_the_same_screen(mine: Acti
             assert found.keys[mine.id] == other.keys
             if not {*normal(mine.keys)} & {*normal(other.keys)}:
                 assert found.keys[other.id] == ""
+                assert [each for each in found.lost if f"was the key of {other.id}," in each]
 
 
 def test_of_two_keys_of_the_user_that_are_the_same_the_second_is_refused_and_unknown_actions_are() -> None:

@@ -146,6 +146,13 @@ async def test_a_key_of_the_users_own_acts_and_the_old_one_does_not(desk: Desk) 
         await until(pilot, lambda: len(desk.session.commands()) == 1)
 
 
+@pytest.mark.parametrize("first", ["live", "sessions"])
+async def test_an_action_without_its_key_is_named_on_the_first_screen(desk: Desk, first: str) -> None:
+    app = desk.app(settings=Settings(keys={"pause": "q"}), screen=first)
+    async with app.run_test(size=WIDE) as pilot:
+        await shows(pilot, "keys.pause: 'q' was the key of quit, which has no key now")
+
+
 @pytest.mark.parametrize(("size", "most"), [((120, 40), 3), ((80, 24), 1)])
 async def test_notices_wait_for_whoever_comes_back_and_cover_little(desk, monkeypatch, size, most):
     monkeypatch.setattr("watchkeeper_tui.app.SEEN_SECONDS", 0.05)

@@ -546,6 +546,8 @@ class UserKeys:
     """What cannot be used, a line each."""
     changes: tuple[tuple[str, str], ...] = ()
     """For the help: keys, and what has them now, or has lost its own."""
+    lost: tuple[str, ...] = ()
+    """For the start: each action that has lost its last key, a line each."""
 
     def of(self, action: Action) -> str:
         """The keys of an action, with commas."""
@@ -578,7 +580,7 @@ def read_keys(wanted: Mapping[str, str]) -> UserKeys:
         else:
             used[action.id] = keys
     changed = dict(used)
-    changes = [(keys, f"{BY_ID[name].label} ({name})".strip()) for name, keys in used.items()]
+    changes, lost = [(keys, f"{BY_ID[name].label} ({name})".strip()) for name, keys in used.items()], list[str]()
     for name, keys in used.items():
         taken = {*normal(keys)} - {*normal(BY_ID[name].keys)}
         for other in TABLE:
@@ -586,7 +588,9 @@ def read_keys(wanted: Mapping[str, str]) -> UserKeys:
             if other.id not in used and taken & {*has} and meet(BY_ID[name], other):
                 left = changed[other.id] = ",".join(key for key in has if key not in taken)
                 changes.append((left or "no key", f"{other.label} ({other.id}): key reassigned to {name}"))
-    return UserKeys(changed, tuple(problems), tuple(changes))  # fmt: skip
+                if not left:
+                    lost.append(f"keys.{name}: {keys!r} was the key of {other.id}, which has no key now")
+    return UserKeys(changed, tuple(problems), tuple(changes), tuple(lost))  # fmt: skip
 
 
 # --- The help, and the words of the command bar -----------------------------------------------------------------

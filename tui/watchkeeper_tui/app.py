@@ -308,10 +308,15 @@ class WatchkeeperApp(ThemedApp):
 
     def themes_reloaded(self) -> None:
         said = "; ".join(self.theme_problems)
+        if said:
+            self._say_problems(sanitize(said))
+        elif isinstance(self.screen, WatchScreen):
+            self.screen.say("themes reloaded", "muted", beside=True)
+
+    def _say_problems(self, text: str, seconds: float = 0.0) -> None:
+        """On the screen that is shown. `text` must be sanitised."""
         if isinstance(self.screen, WatchScreen):
-            self.screen.say(
-                sanitize(said) if said else "themes reloaded", "failed" if said else "muted", beside=True
-            )
+            self.screen.say(text, "failed", seconds=seconds, beside=True)
 
     # Snapshots.
 
@@ -330,13 +335,11 @@ class WatchkeeperApp(ThemedApp):
         self.reader.has_read.wait(FIRST_READING_SECONDS)
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
-        problems = [*self.settings.problems, *self.theme_problems, *self.user_keys.problems]
+        problems = [*self.settings.problems, *self.theme_problems, *self.user_keys.problems, *self.user_keys.lost]
         if self._layout_problem:
             problems.append(self._layout_problem)
         if problems:
-            self.call_after_refresh(
-                self._live.say, sanitize("; ".join(problems)), "failed", seconds=12, beside=True
-            )
+            self.call_after_refresh(self._say_problems, sanitize("; ".join(problems)), seconds=12)
 
     def on_unmount(self) -> None:
         self._leave_presence()
