@@ -65,8 +65,8 @@ async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(desk, tmp_pat
 
 def test_only_known_values_of_the_right_kind_are_taken_from_a_layout(tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
-    path.write_text(json.dumps({"tab": "Calls", "split": True, "order": 3, "new": "x"}))
-    assert load_layout(path) == (Layout(tab="Calls"), "")
+    path.write_text(json.dumps({"ordered": "s1", "split": True, "order": 3, "new": "x"}))
+    assert load_layout(path) == (Layout(ordered="s1"), "")
     assert load_layout(tmp_path / "none.json") == (Layout(), "")
 
 

@@ -360,11 +360,15 @@ async def test_a_search_of_a_transcript_is_not_remembered(desk: Desk, tmp_path: 
 
 async def test_the_tab_is_remembered_for_each_session(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
-    path.write_text(json.dumps({"hinted": True, "tab": "Calls", "tabs": {"abcd2345": "Metrics", "other": 3}}))
+    path.write_text(json.dumps({"hinted": True, "tabs": {"abcd2345": "Metrics", "other": 3}}))
+    other = FakeSession(desk.session.connection, "theirs23", status="done")
+    other.agent("main0001", "main", parent_agent_id=None)
     async with desk.shown("[Metrics]", layout_path=path) as pilot:
         await pilot.press("3", "left")
         await shows(pilot, "[Calls]")
     assert json.loads(path.read_text())["tabs"] == {"abcd2345": "Calls"}
+    async with desk.shown("[Memory]", layout_path=path, session_id="theirs23"):
+        pass  # a session of its own, at the first tab
 
 
 def test_the_tabs_of_the_newest_sessions_are_remembered() -> None:

@@ -127,10 +127,8 @@ ONE_LINE = 1
 class Layout:
     """What is remembered. Each value is checked where it is used: a file of another version does no harm."""
 
-    tab: str = ""
-    """The name of the agent pane's tab in a session that has none of its own yet."""
     tabs: dict[str, str] = field(default_factory=dict)
-    """That of each of the newest sessions that were looked at, by their ids."""
+    """The name of the agent pane's tab, for each of the newest sessions that were looked at, by their ids."""
     order: str = "tree"
     """How the plans of Watchkeeper's own runs are sorted."""
     imported_order: str = "tree"

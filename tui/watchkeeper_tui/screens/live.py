@@ -227,7 +227,7 @@ class LiveScreen(SessionScreen, ActingScreen):
         """Open the tab, and sort and filter the panes, as this session or others of its kind were left."""
         remembered, session = self.watch_app.layout_kept, self.newest.session
         session_id = session.id if session is not None else ""
-        name = remembered.tabs.get(session_id, remembered.tab)
+        name = remembered.tabs.get(session_id)
         self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == name), 0)
         self.plan.is_tree = remembered.ordered != session_id
         self.plan.order = getattr(remembered, self._kept_as("order"))
@@ -552,7 +552,7 @@ class LiveScreen(SessionScreen, ActingScreen):
     def on_agent_pane_tab_opened(self, event: AgentPane.TabOpened) -> None:
         session = self.newest.session
         tabs = with_tab(self.watch_app.layout_kept, session.id if session is not None else "", event.name)
-        self.watch_app.remember(tab=event.name, tabs=tabs)
+        self.watch_app.remember(tabs=tabs)
         self._fill_third()
 
     def on_agent_pane_pin_changed(self, event: AgentPane.PinChanged) -> None:
