@@ -116,7 +116,9 @@ async def test_compact_again_takes_typed_instructions_and_a_yes(desk: Desk) -> N
     compacted(desk.session)
     async with desk.shown() as pilot:
         await opened(pilot)
-        await pilot.press("C", *"keep the budget", "enter")
+        await pilot.press("C")
+        await shows(pilot, "i with instructions")
+        await pilot.press("i", *"keep the budget", "enter")
         await shows(pilot, "Instructions: keep the budget", "y yes")
         assert desk.session.commands() == []
         await pilot.press("y")

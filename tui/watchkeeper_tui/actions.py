@@ -142,7 +142,7 @@ TABLE: tuple[Action, ...] = (
            argument="[instructions]", requests=do.each_agent("compact", lambda text: {"instructions": text.strip()} if text.strip() else {},
                                                              able=do.has_context),
            why_not=do.why_not_compact, preview=do.compact_lines, once=True, former="compaction.again",
-           on={"compaction": On("Compact again…", "compact again, with instructions", "again")}),
+           on={"compaction": On("Compact again", "compact this agent's context again")}),
     Action("compact_with", "", "Compact with instructions", "compact with instructions on what to keep or drop", group=ACT,
            call="compact_with_instructions"),
     Action("undo", "u", "Undo", "undo the last compaction and restore the previous context", group=ACT, footer="live compaction", words="undo",

@@ -557,15 +557,6 @@ class CompactionScreen(ActingScreen):
         else:
             self.act("undo")
 
-    def action_again(self) -> None:
-        """Compact the same agent again, with instructions that are typed."""
-        target, action = self.target, BY_ID["compact"]
-        reason = action.not_now(target)
-        if reason:
-            self.say(f"Compact again: {reason}", "muted")
-        else:
-            self._instructions(action, target)
-
     # Looking around.
 
     def action_other_side(self) -> None:
