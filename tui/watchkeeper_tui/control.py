@@ -85,8 +85,11 @@ class PromptPreview:
             lines[0] += f", up to #{self.high_water} (with a digest as a placeholder for the summary)"
         if not self.cache_tokens_written:
             return [*lines, "Prompt cache: unchanged."]
-        cost = "" if self.cost_usd is None else f", about {formatting.money(self.cost_usd)}"
         kept = formatting.plural(self.messages_cached, "message")
+        if self.cost_usd == 0:  # a model that costs nothing has no prompt cache that is paid for
+            changed = formatting.tokens(self.cache_tokens_written)
+            return [*lines, f"The prompt keeps {kept}; the next {changed} tok change."]
+        cost = "" if self.cost_usd is None else f", about {formatting.money(self.cost_usd)}"
         lines.append(
             f"Prompt cache: keeps {kept}; the next {formatting.tokens(self.cache_tokens_written)} tok"
             f" are rewritten{cost}."

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from watchkeeper.records.text import change_text, event_text, subject_name, tokens_text
 from watchkeeper.records.text import model_name as model_name
+from watchkeeper.records.text import money as money
 from watchkeeper.records.text import plural as plural
 from watchkeeper.store.projection import TaskFacts
 from watchkeeper.store.snapshot import EventFacts
@@ -48,15 +49,6 @@ def cost(usd: float | None, unpriced_calls: int = 0, *, estimated: bool = False)
     if usd is None:
         return "unpriced" if unpriced_calls else "-"
     return ("~" if estimated else "") + money(usd) + ("+" if unpriced_calls else "")
-
-
-def money(usd: float) -> str:
-    """A sum in US dollars, with cents, or with enough digits to be seen."""
-    if usd == 0:
-        return "$0.00"
-    if usd < 0.01:
-        return f"${usd:.4f}"
-    return f"${usd:,.2f}" if usd < 10_000 else f"${usd:,.0f}"
 
 
 def rate(usd_per_minute: float) -> str:

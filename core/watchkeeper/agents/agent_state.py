@@ -53,6 +53,8 @@ def preview_lines(foretold: Preview) -> list[str]:
         change += f", up to message {foretold.high_water}, with a digest instead of a summary"
     if not foretold.cache_tokens_written:
         return [change, "the prompt cache stays valid"]
+    if foretold.cost_usd == 0:  # a model that costs nothing has no prompt cache that is paid for
+        return [change, f"{foretold.cache_tokens_written:,} tokens of the prompt change"]
     cost = "" if foretold.cost_usd is None else f", about {cost_text(foretold.cost_usd)}"
     return [
         change,

@@ -35,7 +35,7 @@ from watchkeeper.cli.options import (
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.records.quota import Quota, owner_name, quota_words, window_name
 from watchkeeper.records.readers import UNIT_ROLES
-from watchkeeper.records.text import clock_text, cost_text, countdown, plural, tokens_text
+from watchkeeper.records.text import clock_text, cost_text, countdown, money, plural, tokens_text
 from watchkeeper.records.usage_limits import UsageLimit, limit_text
 from watchkeeper.records.waiting import UNKNOWN, waiting_word
 from watchkeeper.store import artifacts as artifact_store
@@ -425,7 +425,7 @@ def artifacts(opened: SessionHandle, name: str | None, diff: bool, as_json: bool
                 f" {clean(row['name'], 80)}"
                 for row in rows
             ),
-            empty="no artifacts yet",
+            empty="no artifacts",
         )
     ref = artifact_store.resolve(opened, opened.session_id, name)
     data = artifact_store.get(opened, ref) if ref else None
@@ -470,7 +470,7 @@ def _diff(opened: SessionHandle, task: str | None, as_json: bool) -> int:
 
 
 def cost_of(row: dict[str, Any]) -> str:
-    """`$1.2345`; `~` marks an estimate, `+` a lower bound: some calls have no price, or are not in the logs."""
+    """`$1.23`; `~` marks an estimate, `+` a lower bound: some calls have no price, or are not in the logs."""
     text = cost_text(row["cost_usd"], row["tokens"]["total"])
     if row["cost_usd"] is None:
         return text
@@ -514,6 +514,8 @@ def usage(
     """
     from watchkeeper.models.registry import list_prices, listed_models, remembered_prices
 
+    if since is not None and until is not None and since > until:
+        raise BadInput(f"--since {since:%Y-%m-%d} is after --until {until:%Y-%m-%d}")
     path = database_path(db)
     rows: list[UsageRow] = []
     quotas: tuple[Quota, ...] = ()
@@ -585,7 +587,7 @@ def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]
 
     def cells(row: UsageRow) -> list[str]:
         usd = None if row.cost_classes is None else row.cost_classes._asdict()
-        return [*("-" if usd is None else f"{usd[name]:,.4f}" for name in columns), cost_of(row.as_json())]
+        return [*("-" if usd is None else money(round(usd[name], 6)) for name in columns), cost_of(row.as_json())]
 
     if rows:
         yield from _usage_table(

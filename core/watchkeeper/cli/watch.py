@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from difflib import get_close_matches
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -229,7 +230,12 @@ def _watch_one(path: Place, session: str | None) -> int:
     if session is None and is_terminal() and _last_active(path) is None:
         return _welcome(path)
     name = "last" if session is None else session
-    session_id = find_session(path, name, lock_timeout_seconds=START_LOCK_SECONDS)
+    try:
+        session_id = find_session(path, name, lock_timeout_seconds=START_LOCK_SECONDS)
+    except NotFound as error:
+        if meant := get_close_matches(name, [each.alias for each in READERS], 1):
+            raise NotFound(f"{error}; did you mean `wk watch {meant[0]}`?") from None
+        raise
     if not is_terminal():
         return follow(path, session_id)
     with _hooks_read(path):

@@ -173,10 +173,19 @@ def plural(count: int, noun: str, many: str = "") -> str:
 
 
 def cost_text(cost_usd: float | None, tokens: int = 1) -> str:
-    """`$0.1234`; without a cost `unpriced` if tokens were used, else `-`."""
+    """`$4.82`; without a cost `unpriced` if tokens were used, else `-`."""
     if cost_usd is None:
         return "unpriced" if tokens else "-"
-    return f"${cost_usd:,.4f}"
+    return money(cost_usd)
+
+
+def money(usd: float) -> str:
+    """A sum in US dollars, with cents, or with enough digits to be seen."""
+    if usd < 0:
+        return f"-{money(-usd)}"
+    if 0 < usd < 0.01:
+        return f"${usd:.4f}" if usd >= 0.00005 else "<$0.0001"
+    return f"${usd:,.2f}" if usd < 10_000 else f"${usd:,.0f}"
 
 
 def duration_text(seconds: float | None) -> str:

@@ -339,6 +339,9 @@ def test_watching_a_file_that_is_not_there_says_so(wk: Wk, demo: Path, name: str
 
 def test_an_empty_name_is_not_this_folder(wk: Wk, demo: Path) -> None:
     assert "no session ''" in wk("watch", "").error
+    assert wk("watch", "claud").error.endswith("; did you mean `wk watch claude`?")
+    late = wk("usage", "--since", "2026-11-02", "--until", "2026-11-01")
+    assert (late.code, late.error) == (2, "--since 2026-11-02 is after --until 2026-11-01")
     assert "no such file or folder: ''" in wk("import", "").error
 
 

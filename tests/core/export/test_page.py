@@ -186,11 +186,11 @@ def test_figures_say_what_they_are_worth(made: Make, export: Export) -> None:
         for row in text.splitlines()
         if row.startswith("| ")
     }
-    assert rows["exact"] == ["\\$1.2500", "exact"]
-    assert rows["guess"] == ["\\$1.2500", "estimated"]
+    assert rows["exact"] == ["\\$1.25", "exact"]
+    assert rows["guess"] == ["\\$1.25", "estimated"]
     assert rows["none"] == ["unpriced", "unpriced"]
-    assert rows["mixed"] == ["\\$0.5000", "partly unpriced"]
-    assert rows["All"] == ["\\$3.0000", "partly unpriced"]
+    assert rows["mixed"] == ["\\$0.50", "partly unpriced"]
+    assert rows["All"] == ["\\$3.00", "partly unpriced"]
 
 
 def test_the_reason_of_a_session_is_shown_whole(made: Make, export: Export) -> None:
