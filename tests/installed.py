@@ -124,7 +124,9 @@ def demo(user: User) -> str:
 
 def extras_are_named(user: User) -> str:
     """What needs an extra says how it is installed from the wheel that this is."""
-    wheel = unquote(urlsplit(json.loads(distribution("watchkeeper").read_text("direct_url.json"))["url"]).path)
+    wheel = unquote(
+        urlsplit(json.loads(distribution("watchkeeper").read_text("direct_url.json"))["url"]).path
+    )
     for words, extra in (
         (("serve",), "serve"),
         (("sessions", "--db", "postgresql://127.0.0.1:9/x"), "postgres"),

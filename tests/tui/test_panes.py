@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -379,7 +378,7 @@ def test_the_tabs_of_the_newest_sessions_are_remembered() -> None:
     assert "s0" not in tabs
 
 
-def test_the_days_of_a_chart_are_evenly_spaced() -> None:
+def test_the_periods_of_a_chart_are_evenly_spaced() -> None:
     days = evenly_spaced([UsageRow("2026-02-26", 1, cost_usd=1.0), UsageRow("2026-03-02", 1, cost_usd=2.0)])
     assert [row.key for row in days] == [
         "2026-02-26", "2026-02-27", "2026-02-28", "2026-03-01", "2026-03-02",
@@ -387,8 +386,12 @@ def test_the_days_of_a_chart_are_evenly_spaced() -> None:
     assert [row.cost_usd for row in days] == [1.0, None, None, None, 2.0]
     assert len(evenly_spaced([UsageRow("1970-01-01"), UsageRow("2026-03-02")])) == 400
     assert evenly_spaced([]) == []
-    hours = evenly_spaced([UsageRow("2026-03-01 23:00"), UsageRow("2026-03-02 01:00")], timedelta(hours=1))
+    hours = evenly_spaced([UsageRow("2026-03-01 23:00"), UsageRow("2026-03-02 01:00")], "hour")
     assert [row.key for row in hours] == ["2026-03-01 23:00", "2026-03-02 00:00", "2026-03-02 01:00"]
+    weeks = evenly_spaced([UsageRow("2026-02-16"), UsageRow("2026-03-02")], "week")
+    assert [row.key for row in weeks] == ["2026-02-16", "2026-02-23", "2026-03-02"]
+    months = evenly_spaced([UsageRow("2025-12"), UsageRow("2026-03")], "month")
+    assert [row.key for row in months] == ["2025-12", "2026-01", "2026-02", "2026-03"]
 
 
 async def test_the_line_of_what_needs_a_person_stays_once_it_was_needed(calm: Desk) -> None:

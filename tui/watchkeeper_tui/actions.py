@@ -580,7 +580,10 @@ def read_keys(wanted: Mapping[str, str]) -> UserKeys:
         else:
             used[action.id] = keys
     changed = dict(used)
-    changes, lost = [(keys, f"{BY_ID[name].label} ({name})".strip()) for name, keys in used.items()], list[str]()
+    changes, lost = (
+        [(keys, f"{BY_ID[name].label} ({name})".strip()) for name, keys in used.items()],
+        list[str](),
+    )
     for name, keys in used.items():
         taken = {*normal(keys)} - {*normal(BY_ID[name].keys)}
         for other in TABLE:

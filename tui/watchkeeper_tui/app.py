@@ -335,7 +335,12 @@ class WatchkeeperApp(ThemedApp):
         self.reader.has_read.wait(FIRST_READING_SECONDS)
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
-        problems = [*self.settings.problems, *self.theme_problems, *self.user_keys.problems, *self.user_keys.lost]
+        problems = [
+            *self.settings.problems,
+            *self.theme_problems,
+            *self.user_keys.problems,
+            *self.user_keys.lost,
+        ]
         if self._layout_problem:
             problems.append(self._layout_problem)
         if problems:

@@ -201,16 +201,22 @@ def thinned(points: Sequence[tuple[float, float]], columns: int) -> Sequence[tup
     return kept
 
 
-def evenly_spaced(
-    periods: Sequence[UsageRow], step: timedelta = timedelta(days=1), most: int = 400
-) -> list[UsageRow]:
-    """The hours or days in order, with an empty one for each in which nothing was used; the newest of `most`."""
+def evenly_spaced(periods: Sequence[UsageRow], by: str = "day", most: int = 400) -> list[UsageRow]:
+    """The periods in order, with an empty one for each in which nothing was used; the newest of `most`."""
     if not periods:
         return []
-    known = {datetime.fromisoformat(row.key): row for row in periods}
-    last, written = max(known), len(periods[0].key)
-    times = (last - step * back for back in reversed(range(min(most, (last - min(known)) // step + 1))))
-    return [known.get(at) or UsageRow(at.isoformat(" ", "minutes")[:written]) for at in times]
+    known = {row.key: row for row in periods}
+    first, keys = min(known), [max(known)]
+    while keys[-1] > first and len(keys) < most:
+        keys.append(_period_before(keys[-1], by))
+    return [known.get(key) or UsageRow(key) for key in reversed(keys)]
+
+
+def _period_before(key: str, by: str) -> str:
+    if by == "month":
+        return f"{date.fromisoformat(f'{key}-01') - timedelta(days=1):%Y-%m}"
+    step = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(weeks=1)}[by]
+    return (datetime.fromisoformat(key) - step).isoformat(" ", "minutes")[: len(key)]
 
 
 def _cost(row: UsageRow) -> str:
@@ -396,10 +402,11 @@ class UsageScreen(_CostScreen):
         """Bars of cost; the newest periods that fit, or the most expensive groups. One day is shown by its hours. Where
         nothing was spent, the bars are of tokens."""
         rows, by = self._groups(), _GROUPS[self._key][0]
-        if by == "day":
-            hours = self._found[3] if self._found is not None else []
-            rows, by = (hours, f"hour of {hours[0].key[:10]}") if hours else (rows, by)
-            rows = evenly_spaced(rows, timedelta(hours=1) if hours else timedelta(days=1))
+        hours = self._found[3] if self._found is not None and by == "day" else []
+        if hours:
+            rows, by = evenly_spaced(hours, "hour"), f"hour of {hours[0].key[:10]}"
+        elif self._is_period:
+            rows = evenly_spaced(rows, by)
         plot, width = self.plot, self.app.size.width - 10
         label_cells = _LABEL_CELLS if self._is_period else _NAME_CELLS
         room = max(1, width // label_cells)
