@@ -313,10 +313,10 @@ class WatchkeeperApp(ThemedApp):
         elif isinstance(self.screen, WatchScreen):
             self.screen.say("themes reloaded", "muted", beside=True)
 
-    def _say_problems(self, text: str, seconds: float = 0.0) -> None:
+    def _say_problems(self, text: str) -> None:
         """On the screen that is shown. `text` must be sanitised."""
         if isinstance(self.screen, WatchScreen):
-            self.screen.say(text, "failed", seconds=seconds, beside=True)
+            self.screen.say(text, "failed", seconds=12, beside=True)
 
     # Snapshots.
 
@@ -344,7 +344,7 @@ class WatchkeeperApp(ThemedApp):
         if self._layout_problem:
             problems.append(self._layout_problem)
         if problems:
-            self.call_after_refresh(self._say_problems, sanitize("; ".join(problems)), seconds=12)
+            self.call_after_refresh(self._say_problems, sanitize("; ".join(problems)))
 
     def on_unmount(self) -> None:
         self._leave_presence()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.markup import escape
 from textual.message import Message
 from textual.reactive import reactive
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Input
 
@@ -483,6 +484,7 @@ class KeyLine(Footer):
 
     def __init__(self) -> None:
         super().__init__(id="keys", show_command_palette=False, compact=True)
+        self._composed: dict[str, ActiveBinding] | None = None
 
     hints: reactive[tuple[KeyHint, ...]] = reactive(())
     """The keys of the screen, of which as many are shown as fit."""
@@ -498,6 +500,14 @@ class KeyLine(Footer):
 
     def on_resize(self) -> None:
         self.screen.refresh_bindings()
+
+    def bindings_changed(self, screen: Screen[Any]) -> None:
+        """Make the keys anew only if they are others: each is a widget, and the signal comes with every focus."""
+        if self.is_attached and screen is self.screen and self.app.app_focus:
+            if self._composed == (bindings := self.bindings):
+                return
+            self._composed = bindings
+        super().bindings_changed(screen)
 
     @property
     def bindings(self) -> dict[str, ActiveBinding]:
