@@ -336,6 +336,15 @@ async def test_the_selected_session_is_previewed_and_sessions_are_grouped(desk: 
         await shows(pilot, without="ledger 1 $1.25")
 
 
+async def test_no_task_of_a_stopped_run_is_previewed_as_running(desk: Desk) -> None:
+    library_of(desk)
+    desk.host_pid = None
+    async with desk.shown("tasks done", size=(160, 40), screen="sessions") as pilot:
+        (plan,) = (line for line in text_of(pilot).splitlines() if "tasks done" in line)
+        assert "†" in plan
+        assert "●" not in plan
+
+
 async def test_a_search_shows_the_passage_of_every_session_and_a_preview_at_24_rows(desk: Desk) -> None:
     library_of(desk)
     other = add_session(

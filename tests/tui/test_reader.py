@@ -192,7 +192,7 @@ def test_an_unknown_state_of_an_agent_or_a_task_is_its_own_word(desk, reader, pu
     read = published.until(lambda snapshot: bool(snapshot.agents and snapshot.tasks))
     agent = replace(read.agents[0], status="held")
     task = replace(read.tasks[0], status="held")
-    shown = (agent_condition(agent, SessionState.LIVE, desk.time), task_condition(task))
+    shown = (agent_condition(agent, SessionState.LIVE, desk.time), task_condition(task, SessionState.LIVE))
     assert {(each.glyph, each.word, each.role) for each in shown} == {("?", "held", "muted")}
 
 

@@ -250,3 +250,12 @@ async def test_a_run_that_did_not_reach_its_goal_tells_first_what_stopped_it(
         page = pilot.app.screen.query_one(PageView)
         heading, line, *_ = ["".join(text for text, _ in line.pieces) for line in page.rows]
         assert (heading.strip(), line) == ("Stopped", first)
+
+
+async def test_no_task_of_a_run_whose_process_is_gone_is_said_to_run(desk: Desk) -> None:
+    desk.host_pid = None
+    async with desk.shown("STOPPED", size=TALL, row="agent:planner1") as pilot:
+        await pilot.press("i")
+        await shows(pilot, "Tasks")
+        (task,) = (line for line in text_of(pilot).splitlines() if "$0.11  stopped" in line)
+        assert "† explorer-1" in task

@@ -479,7 +479,7 @@ def row_condition(
         goes_on = snapshot.state is SessionState.LIVE and bool(
             task.role
         )  # items of to-do lists wait for no slot
-        return task_condition(task, unmet if unmet or goes_on else None)
+        return task_condition(task, snapshot.state, unmet if unmet or goes_on else None)
     if agent is not None:
         return agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
     return Condition("·", "pending", "pending")

@@ -468,15 +468,19 @@ _TASKS = {
 }
 
 
-def task_look(status: str) -> tuple[str, str, str]:
-    """The glyph, the word and the role of a task's status; an unknown one is its own word."""
+def task_look(status: str, state: SessionState) -> tuple[str, str, str]:
+    """The glyph, the word and the role of a task's status in a session of this state; an unknown one is its own word."""
+    if status == "running" and state in HOST_GONE:
+        return "†", "stopped", "dead"
     return _TASKS.get(status, ("?", sanitize(status), "muted"))
 
 
-def task_condition(task: TaskFacts, unmet: tuple[str, ...] | None = None) -> Condition:
-    """The state of a task. `unmet`: the names of the tasks that it waits for, in a run that goes on: without any, it waits
-    for a free slot."""
-    glyph, word, role = task_look(task.status)
+def task_condition(
+    task: TaskFacts, state: SessionState, unmet: tuple[str, ...] | None = None
+) -> Condition:
+    """The state of a task in a session of this state. `unmet`: the names of the tasks that it waits for, in a run that
+    goes on: without any, it waits for a free slot."""
+    glyph, word, role = task_look(task.status, state)
     if task.status == "pending" and unmet:
         return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
     if task.status == "pending" and unmet is not None:

@@ -23,6 +23,7 @@ from watchkeeper_tui.pages import (
     paragraph,
     rendered,
 )
+from watchkeeper_tui.plan_tree import row_condition
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition, lasted, task_condition
 from watchkeeper_tui.widgets.rows import PageLine, Piece
@@ -226,7 +227,8 @@ def _tasks(view: PageContext) -> list[PageLine]:
 
 
 def _task(view: PageContext, task: TaskFacts) -> PageLine:
-    condition, worker = task_condition(task), view.snapshot.agent(task.assigned_agent)
+    worker = view.snapshot.agent(task.assigned_agent)
+    condition = row_condition(task, worker, view.snapshot, view.now)
     text = task.error or task.result
     # Where there is nothing but a word to say of it, the name has the room.
     room = (
@@ -471,7 +473,7 @@ def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:
     done = sum(1 for each in needed if each.status == "done")
     lines = [blank("task.needs.gap"), heading("task.needs", "Depends on", f"{done} of {len(needed)} done")]
     for each in needed[:_MOST_NAMED]:
-        condition = task_condition(each)
+        condition = task_condition(each, snapshot.state)
         lines.append(
             PageLine(
                 f"task.needs.{each.id}",

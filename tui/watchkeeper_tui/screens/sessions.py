@@ -377,7 +377,7 @@ class SessionsScreen(WatchScreen):
         self.query_one(HitPane).show(
             HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None
         )
-        self.query_one(PreviewPane).show(row, self._preview, self.watch_app.now())
+        self.query_one(PreviewPane).show(self.view, self._preview, self.watch_app.now())
         self.show_keys()
         if self._problem is not None:
             role = "failed" if self._problem.startswith("! ") else "muted"
@@ -466,7 +466,7 @@ class SessionsScreen(WatchScreen):
     def _preview_read(self, result: object) -> None:
         if self.is_usable and isinstance(result, SessionPreview):
             self._preview = result
-            self.query_one(PreviewPane).show(self.view.selected, result, self.watch_app.now())
+            self.query_one(PreviewPane).show(self.view, result, self.watch_app.now())
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         if self.shows_deleted:

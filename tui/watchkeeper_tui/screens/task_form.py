@@ -333,11 +333,11 @@ class TaskFormScreen(WatchScreen):
             )
             return [Choice(one, said, one == typed) for one, said in zip(MEMORIES, words, strict=True)]
         if self._field == "needs":
-            tasks = self._others
+            tasks, state = self._others, self._target.snapshot.state
             chosen = listed(typed, map(shown_name, (task.name for task in tasks)))
             return [
                 Choice(
-                    name, f"{task_condition(task).word}  {clip(shown_name(task.title), 60)}", name in chosen
+                    name, f"{task_condition(task, state).word}  {clip(shown_name(task.title), 60)}", name in chosen
                 )
                 for task in tasks
                 if (name := shown_name(task.name))

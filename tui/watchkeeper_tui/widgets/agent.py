@@ -501,7 +501,7 @@ class AgentPane(Vertical):
         agent = self._snapshot.agent(self.agent_id)
         task = self._snapshot.task(self._task_id) if agent is None else None
         if task is not None:
-            standing = task_condition(task)
+            standing = task_condition(task, self._snapshot.state)
             pieces = [
                 *pane_title(self.NUMBER, "Task  "),
                 (f"{standing.glyph} {standing.word}", standing.role),

@@ -315,13 +315,14 @@ class PreviewPane(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="preview")
-        self._shown: tuple[CountedSession, SessionPreview] | None = None
+        self._shown: tuple[CountedSession, SessionState, SessionPreview] | None = None
         self._now = 0.0
 
-    def show(self, row: CountedSession | None, preview: SessionPreview | None, now: float) -> None:
-        """Show this one; what is not read yet, or another session's, is left out."""
-        known = row is not None and preview is not None and preview.session_id == row.id
-        shown = (row, preview) if known and row is not None and preview is not None else None
+    def show(self, view: SessionsView, preview: SessionPreview | None, now: float) -> None:
+        """Show the selected one; what is not read yet, or another session's, is left out."""
+        row, shown = view.selected, None
+        if row is not None and preview is not None and preview.session_id == row.id:
+            shown = row, view.state(row), preview
         if shown != self._shown:
             self._shown, self._now = shown, now
             self.refresh()
@@ -329,10 +330,11 @@ class PreviewPane(Widget):
     def render(self) -> Content:
         if self._shown is None:
             return Content("")
-        row, preview = self._shown
-        return _lines(self._rows(row, preview, max(20, self.size.width - 2)), watch_app(self).palette)
+        return _lines(self._rows(*self._shown, max(20, self.size.width - 2)), watch_app(self).palette)
 
-    def _rows(self, row: CountedSession, preview: SessionPreview, width: int) -> list[list[Piece]]:
+    def _rows(
+        self, row: CountedSession, state: SessionState, preview: SessionPreview, width: int
+    ) -> list[list[Piece]]:
         room = width - _LABEL
         low = self.size.height < _HIGH
         lines = 1 if low else 2
@@ -355,7 +357,7 @@ class PreviewPane(Widget):
             plan: list[Piece] = [(f"{done} of {formatting.plural(len(preview.tasks), 'task')} done", "text")]
             # What is not done says more than what is.
             for status, title in sorted(preview.tasks, key=lambda task: task[0] == "done"):
-                glyph, _, role = task_look(status)
+                glyph, _, role = task_look(status, state)
                 name = clip(" ".join(sanitize(title).split()), 32)
                 plan += [(f"   {glyph} ", role), (name, "muted")]
             add("Plan", [clip_pieces(plan, room)])
