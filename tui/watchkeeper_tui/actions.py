@@ -312,7 +312,7 @@ TABLE: tuple[Action, ...] = (
     Action("task.choose", "space", "Choose", "choose the selected line", "choices", group=MOVE, call="open"),
     # What is opened.
     Action("open", "enter", "Open", "open the selected row (or double-click)", "rows", group=OPEN,
-           footer="sessions fleet usage compaction message timeline artifacts fork workers", call="open", former="rows.open",
+           footer="live over sessions fleet usage compaction message timeline artifacts fork workers", call="open", former="rows.open",
            on={"plan": On("", "open the agent full screen (or double-click)"),
            "fork": On("Fork from here…", "fork from this step, after confirmation"),
                "events": On("", "open the call, message or compaction of the event; esc returns"),
@@ -435,7 +435,7 @@ TABLE: tuple[Action, ...] = (
     Action("start", "ctrl+n", "Start a run", "start a run: set goal, workspace, model, budget, permissions", EVERYWHERE, group=EVERYWHERE,
            footer="welcome", words="run", argument="[GOAL]", former="welcome.start"),
     Action("theme", "", "Theme", "change the theme", EVERYWHERE, group=EVERYWHERE, words="theme", argument="NAME"),
-    Action("quit", "q", "Quit", "quit the dashboard; the run continues", EVERYWHERE, group=EVERYWHERE, footer="welcome", call="leave",
+    Action("quit", "q", "Quit", "quit the dashboard; the run continues", EVERYWHERE, group=EVERYWHERE, footer="live over welcome", call="leave",
            words="quit"),
     Action("quit.interrupt", "ctrl+c", "Quit", "", EVERYWHERE, group=EVERYWHERE, call="leave", first=True),
     Action("back", "escape", "Back", "go back", f"live {_PAGES}", group=EVERYWHERE, footer=_PAGES,

@@ -314,12 +314,12 @@ def compact_lines(target: Target, text: str) -> list[str]:
         if guess.tokens_fixed:
             moving = f"{formatting.tokens(guess.tokens_now - guess.tokens_fixed)} → {formatting.tokens(guess.tokens_left - guess.tokens_fixed)}"
             lines.append(
-                f"  messages and observations {moving}; system prompt and tools "
+                f"messages and observations {moving}; system prompt and tools "
                 f"({formatting.tokens(guess.tokens_fixed)}) unchanged"
             )
-        lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
+        lines.append(f"estimated from {guess.basis}; {_meanwhile(target, agent)}")
     if len(target.agents) > 4:
-        lines.append(f"  and {len(target.agents) - 4} more")
+        lines.append(f"and {len(target.agents) - 4} more")
     lines.append("The messages stay stored. u undoes the compaction.")
     if text.strip():
         lines.append(f"Instructions: {clip(sanitize(text), 160)}")

@@ -82,6 +82,14 @@ def width(text: str) -> int:
     return cell_len(text)
 
 
+def clip_label(label: str, cells: int) -> str:
+    """An agent's or a task's `name (role)` in at most `cells` columns: the role goes before any of the name does."""
+    if cell_len(label) <= cells:
+        return label
+    name, _, role = label.rpartition(" (")
+    return clip(name if name and role.endswith(")") else label, cells)
+
+
 def clip(text: str, cells: int) -> str:
     """`text` cut to at most `cells` columns, with an ellipsis where something was cut."""
     if cells <= 0:

@@ -475,9 +475,7 @@ def task_look(status: str, state: SessionState) -> tuple[str, str, str]:
     return _TASKS.get(status, ("?", sanitize(status), "muted"))
 
 
-def task_condition(
-    task: TaskFacts, state: SessionState, unmet: tuple[str, ...] | None = None
-) -> Condition:
+def task_condition(task: TaskFacts, state: SessionState, unmet: tuple[str, ...] | None = None) -> Condition:
     """The state of a task in a session of this state. `unmet`: the names of the tasks that it waits for, in a run that
     goes on: without any, it waits for a free slot."""
     glyph, word, role = task_look(task.status, state)

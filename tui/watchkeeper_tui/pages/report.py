@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rich.cells import cell_len
+
 from watchkeeper.store.agent_snapshot import ReportFacts
 from watchkeeper.store.names import with_role
 from watchkeeper.store.plans import current_step
@@ -25,7 +27,14 @@ from watchkeeper_tui.pages import (
 )
 from watchkeeper_tui.plan_tree import row_condition
 from watchkeeper_tui.sanitize import clip, fit, sanitize
-from watchkeeper_tui.snapshot import SessionState, Snapshot, agent_condition, lasted, task_condition
+from watchkeeper_tui.snapshot import (
+    Condition,
+    SessionState,
+    Snapshot,
+    agent_condition,
+    lasted,
+    task_condition,
+)
 from watchkeeper_tui.widgets.rows import PageLine, Piece
 
 DIFF_ROLES = {"+": "done", "-": "failed", "@": "accent"}
@@ -223,24 +232,27 @@ def _tasks(view: PageContext) -> list[PageLine]:
     step = current_step([each.status for each in tasks]) if plans else None
     if step is not None:
         note += f", at step {step + 1}: {clip(sanitize(tasks[step].label), 40)}"
-    return [heading("tasks", "Tasks", note), *(_task(view, each) for each in tasks), blank("tasks.end")]
+    workers = [snapshot.agent(each.assigned_agent) for each in tasks]
+    names = [sanitize(with_role(each.label, each.role)) for each in tasks]
+    costs = ["" if worker is None else formatting.bill(worker) for worker in workers]
+    texts = [each.error or each.result for each in tasks]
+    # Where there is nothing but a word to say of any, the names have the room.
+    most = max(12, min(40, view.width // 3) if any(texts) else min(80, view.width - 30))
+    room = min(most, max(map(cell_len, names)))
+    cost_cells = max(map(len, costs))
+    lines = [heading("tasks", "Tasks", note)]
+    for task, worker, name, cost in zip(tasks, workers, names, costs, strict=True):
+        condition = row_condition(task, worker, snapshot, view.now)
+        lines.append(_task(task, condition, fit(name, room), f" {cost:>{cost_cells}}" if cost_cells else ""))
+    return [*lines, blank("tasks.end")]
 
 
-def _task(view: PageContext, task: TaskFacts) -> PageLine:
-    worker = view.snapshot.agent(task.assigned_agent)
-    condition = row_condition(task, worker, view.snapshot, view.now)
+def _task(task: TaskFacts, condition: Condition, name: str, cost: str) -> PageLine:
     text = task.error or task.result
-    # Where there is nothing but a word to say of it, the name has the room.
-    room = (
-        max(12, min(40, view.width // 3)) if text or worker is not None else max(12, min(80, view.width - 18))
-    )
-    name = fit(sanitize(with_role(task.label, task.role)), room)
     outcome = clip(" ".join(sanitize(text or condition.word).split()), 200)
-    pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (name, "text")]
+    pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (name, "text"), (cost, "money")]
     if task.attempt > 1:
         pieces.append((f" ↻{task.attempt - 1}", "retrying"))
-    if worker is not None:
-        pieces.append((f" {formatting.bill(worker)}", "money"))
     pieces.append((f"  {outcome}", "failed" if task.status == "failed" else "muted"))
     return PageLine(f"task.{task.id}", tuple(pieces), copy=task.error or task.result or task.title)
 

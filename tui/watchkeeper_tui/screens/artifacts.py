@@ -42,10 +42,11 @@ class ArtifactList(RowView[ArtifactFacts]):
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("artifact", 16, flexible=True),
         Column("size", 11, right=True, drop=1),
-        Column("agent", 18, drop=3),
+        Column("agent", 24, drop=3),
         Column("saved", 12, right=True, drop=2),
     )
     HEADINGS = True
+    MEASURED = True
     IDLE_SELECTION = True
     EMPTY = "no artifacts"
 

@@ -307,8 +307,10 @@ class LiveScreen(SessionScreen, ActingScreen):
         over, asked = self._is_over, bool(self.newest.approvals) or self._terminal is not None
 
         def rank(action: Action) -> int:
-            if action.id in ("command", "help"):
+            if action.id in ("quit", "command", "help"):
                 return 6
+            if action.id == "open":
+                return 1
             if action.id == "answer" and asked:
                 return 0
             if action.group == ACT:

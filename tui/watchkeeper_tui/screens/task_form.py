@@ -337,7 +337,9 @@ class TaskFormScreen(WatchScreen):
             chosen = listed(typed, map(shown_name, (task.name for task in tasks)))
             return [
                 Choice(
-                    name, f"{task_condition(task, state).word}  {clip(shown_name(task.title), 60)}", name in chosen
+                    name,
+                    f"{task_condition(task, state).word}  {clip(shown_name(task.title), 60)}",
+                    name in chosen,
                 )
                 for task in tasks
                 if (name := shown_name(task.name))

@@ -30,7 +30,7 @@ from watchkeeper.store.statistics import (
 )
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import Group, bindings
-from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.sanitize import clip, clip_label, sanitize
 from watchkeeper_tui.screens.base import ReadingScreen
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.bars import StatusLine
@@ -195,7 +195,7 @@ class TimelineView(RowView[TimelineAgent]):
         return (Column("agent", self.name_cells), Column(self._ticks(), 10, flexible=True))
 
     def row_cells(self, row: TimelineAgent) -> Sequence[Cell]:
-        return ([(clip(_indented(row), self.name_cells), "text")], self._axis_pieces(row))
+        return ([(clip_label(_indented(row), self.name_cells), "text")], self._axis_pieces(row))
 
     def update(self, timeline: Timeline, now: float) -> None:
         """Show this reading. The cursor stays at its moment, or at the end if it was there."""
@@ -375,14 +375,14 @@ class TimelineView(RowView[TimelineAgent]):
         """The times below which the cells stand, since the session began."""
         text = [" "] * self.axis.cells
         step = next((step for step in _STEPS if step >= _TICK_CELLS * self.axis.seconds), _STEPS[-1])
-        begins = self.timeline.begins
+        begins, at = self.timeline.begins, self.axis.cell(self.cursor)
         for tick in range(max(0, math.ceil((self.axis.begins - begins) / step)), len(text)):
             cell = self.axis.cell(begins + tick * step + 1e-6)
             label = f"╷{formatting.clock(tick * step)}"
             if cell + len(label) > len(text):
                 break
-            text[cell : cell + len(label)] = label
-        at = self.axis.cell(self.cursor)
+            if not cell < at < cell + len(label):  # the cursor would cut the time
+                text[cell : cell + len(label)] = label
         if 0 <= at < len(text):
             text[at] = "▼"
         return "".join(text)

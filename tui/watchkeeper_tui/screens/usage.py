@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from textual.app import ComposeResult, RenderResult
 from textual.binding import BindingType
+from textual.color import Color
 from textual.widget import Widget
 from textual_plotext import PlotextPlot
 
@@ -125,6 +126,9 @@ class _CostScreen(ReadingScreen):
         high = max(1, rows - (len(labels) if has_legend else 0) - has_values)
         row_value = most / max(1, high - 1)
         columns = max(1, math.ceil(plot.size.width * width / (limits[1] - limits[0])))
+        # Words within the chart would have the library's own colours, which are those of no theme.
+        ink, ground = ("default" if plot.theme == "clear" else Color.parse(self.app.theme_variables[name]).rgb
+                       for name in ("foreground", "surface"))  # fmt: skip
         points: dict[int, list[tuple[float, float, str]]] = {index: [] for index in shown}
         for number, (place, total) in enumerate(zip(places, totals, strict=True)):
             filled = formatting.eighths(total, most, high)
@@ -139,7 +143,7 @@ class _CostScreen(ReadingScreen):
                 ]
             if has_values and total:
                 above = math.ceil(filled / 8) * row_value
-                plot.plt.text(words(total), place, above, alignment="center")
+                plot.plt.text(words(total), place, above, color=ink, background=ground, alignment="center")
         for line, (index, found) in enumerate(points.items()):
             # The library takes lists here; its types say otherwise.
             looks: dict[str, Any] = {"color": self.rgb(names[index][1])}
@@ -178,11 +182,11 @@ class _CostScreen(ReadingScreen):
 
 
 def round_ticks(top: float, *, steps: int = 5) -> list[float]:
-    """From zero to `top`, at most so many steps of 1, 2, 2.5 or 5 times a power of ten."""
+    """From zero to `top`, at most so many steps of 1, 2 or 5 times a power of ten."""
     if top <= 0:
         return [0.0]
     power = 10.0 ** math.floor(math.log10(top / steps))
-    step = next(power * part for part in (1, 2, 2.5, 5, 10) if power * part >= top / steps)
+    step = next(power * part for part in (1, 2, 5, 10) if power * part >= top / steps)
     return [step * part for part in range(math.floor(top / step * 1.000001) + 1)]
 
 
@@ -240,6 +244,7 @@ class UsageView(RowView[UsageRow]):
     """One row a group; periods with the newest first."""
 
     HEADINGS = True
+    MEASURED = True
     EMPTY = "no model calls yet"
     _IN_TOKENS: ClassVar[Sequence[Column]] = (
         Column("", 12, flexible=True),
@@ -250,7 +255,7 @@ class UsageView(RowView[UsageRow]):
         Column("cached", 8, right=True, drop=2),
         Column("written", 8, right=True, drop=6),
         Column("cost", 11, right=True),
-        Column("", _BAR_CELLS, drop=1),
+        Column("relative", _BAR_CELLS, drop=1),
     )
     _IN_DOLLARS: ClassVar[Sequence[Column]] = (
         Column("", 10, flexible=True),
@@ -261,7 +266,7 @@ class UsageView(RowView[UsageRow]):
         Column("1 h", 8, right=True, drop=2),
         Column("other", 8, right=True, drop=2),
         Column("cost", 11, right=True),
-        Column("", _BAR_CELLS, drop=4),
+        Column("relative", _BAR_CELLS, drop=4),
     )
     _COLUMN_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h", "other")
     most_usd, most_tokens = 0.0, 0
@@ -326,7 +331,7 @@ class UsageView(RowView[UsageRow]):
             if self.most_usd
             else formatting.bar(row.total_tokens, self.most_tokens, _BAR_CELLS)
         )
-        return [(bar, "bar_mid"), ("░" * (_BAR_CELLS - len(bar)), "bar_empty")]
+        return [(bar, "money" if self.most_usd else "tokens"), ("░" * (_BAR_CELLS - len(bar)), "bar_empty")]
 
     def _dollars(self, row: UsageRow) -> list[Cell]:
         if (usd := row.cost_classes) is None:

@@ -107,10 +107,10 @@ class TabLine(Widget):
         return content([piece for _, piece in self._tabs()], watch_app(self).palette)
 
     def on_click(self, event: events.Click) -> None:
-        end = 0
+        offset, end = event.get_content_offset(self), 0
         for index, piece in self._tabs():
             end += pieces_width([piece])
-            if event.x < end:
+            if offset is not None and offset.x < end:
                 cast("AgentPane", self.parent).open_tab(index)
                 return
 
@@ -168,13 +168,15 @@ class Summary(Widget):
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
         spent = f"  {formatting.bill(agent)}  {formatting.tokens(agent.total_tokens)} tok"
         spark = max(6, (width - len(spent) - 14) // 2)
-        second: list[Piece] = [
-            ("tok/s ", "muted"),
-            (formatting.sparkline(speeds, spark), "tokens"),
-            ("  ctx ", "muted"),
-            (formatting.sparkline([call.prompt_tokens for call in done], spark), "kind_messages"),
-            (spent, "money"),
-        ]
+        second: list[Piece] = [(spent.lstrip(), "money")]
+        if done:
+            second = [
+                ("tok/s ", "muted"),
+                (formatting.sparkline(speeds, spark), "tokens"),
+                ("  ctx ", "muted"),
+                (formatting.sparkline([call.prompt_tokens for call in done], spark), "kind_messages"),
+                (spent, "money"),
+            ]
         return Content("\n").join([content(first, palette), content(second, palette)])
 
 
@@ -182,8 +184,8 @@ class AgentPane(Vertical):
     """The pane as a whole."""
 
     DEFAULT_CSS = """
-    AgentPane TabLine { height: 1; }
-    AgentPane Summary { height: 2; }
+    AgentPane TabLine { height: 1; padding: 0 1; }
+    AgentPane Summary { height: 2; padding: 0 1; }
     """
 
     NAME = "agent"

@@ -292,7 +292,9 @@ class Header(Widget):
         session = self._snapshot.session
         if session is None or cells < 12:
             return []
-        text = clip(sanitize(session.title or session.goal), min(cells - 4, max(48, self.size.width // 3)))
+        # In steps of some cells: what stands behind the goal would move with each figure that grows.
+        room = min(cells - 4, max(48, self.size.width // 3)) // GOAL_STEP * GOAL_STEP
+        text = clip(sanitize(session.title or session.goal), room)
         return [(f"“{text}”  ", "strong")]
 
     def _groups(self) -> list[tuple[int, list[Piece]]]:
@@ -388,6 +390,7 @@ class Header(Widget):
         return pieces
 
 
+GOAL_STEP = 8
 ROOMY_ROWS = 20
 """From so many rows on, the header has a line of attention."""
 CRAMPED = (40, 10)
@@ -528,7 +531,7 @@ class KeyLine(Footer):
         return self.screen.size.width < CRAMPED[0] or self.screen.size.height < CRAMPED[1]
 
     def _fitting(self) -> list[KeyHint]:
-        """The hints that fit; the last two (command, help) always stay, where there is any room."""
+        """The hints that fit; the last three (back or quit, command, help) stay longest."""
         hints = [hint for hint in self.asked or self.hints if hint.key and not hint.why_not]
         if self._is_cramped:
             return hints[-1:]
@@ -537,7 +540,7 @@ class KeyLine(Footer):
             return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
 
         while len(hints) > 2 and needed() > self.screen.size.width + 2:
-            del hints[-3]
+            del hints[-4 if len(hints) > 3 else -3]
         return hints
 
 

@@ -34,7 +34,7 @@ from watchkeeper_tui.pages.memory import (
 )
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.reader import Reader
-from watchkeeper_tui.sanitize import clip, fit, sanitize
+from watchkeeper_tui.sanitize import clip, clip_label, fit, sanitize
 from watchkeeper_tui.snapshot import Condition, Roster, SessionState, Snapshot, no_agents_text
 from watchkeeper_tui.watch_app import watch_app
 from watchkeeper_tui.widgets.bars import Clicked
@@ -242,7 +242,10 @@ class PlanView(RowView[PlanRow]):
     def row_cells(self, row: PlanRow) -> Sequence[Cell]:
         condition, agent = row.condition, row.agent
         name_role = "muted" if condition.role in ("pending", "cancelled") else "text"
-        name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
+        name: list[Piece] = [
+            (self._indent(row.prefix), "faint"),
+            (clip_label(row.name, self._room_for_name(row)), name_role),
+        ]
         role = self._role(row.task)
         if role is not None:
             model = f" {sanitize(formatting.model_name(role.model))}" if agent is None else ""
@@ -287,6 +290,10 @@ class PlanView(RowView[PlanRow]):
             [(formatting.bill(row) if row.tokens or row.cost_usd else "", "money")],
             [(formatting.rate(rate) if row.agent_ids else "", "muted")],
         )
+
+    def _room_for_name(self, row: PlanRow) -> int:
+        room = self._widths[1] if len(self._widths) > 1 else MOST_NAME_CELLS
+        return max(1, room - cell_len(self._indent(row.prefix)))
 
     def _role(self, task: TaskFacts | None) -> RoleFacts | None:
         """The task's role, where it is not built in."""
@@ -439,7 +446,7 @@ class EventsView(RowView[EventLine]):
         name = self._names.get(row.agent_id or "", "")
         return (
             [(formatting.time_of_day(row.at), "faint")],
-            [(name or "-", "muted" if name else "faint")],
+            [(clip_label(name, self._columns[1].cells) or "-", "muted" if name else "faint")],
             [(row.kind, row.role)],
             [(row.text, "text" if row.role != "failed" else "failed")],
         )
@@ -518,7 +525,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
     def line(self) -> list[Piece]:
         """What the closed pane says: the passes, or that there was none, and which agent comes next."""
         pieces = [*self._heading]
-        if not any(isinstance(row, CompactionFacts) for row in self.rows):
+        if not self._has_passes:
             pieces.append((f"  {self.EMPTY}", "muted"))
         if self.next is not None and self.IS_PREDICTED:
             pieces += [
@@ -576,14 +583,22 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             note = self._note(row)
             return (
                 [
-                    ("… ", "faint"),
-                    (fit(sanitize(row.full_label), self._name_cells) + " ", "text"),
+                    ("…       " if self._has_passes else "… ", "faint"),
+                    (
+                        fit(clip_label(sanitize(row.full_label), self._name_cells), self._name_cells) + " ",
+                        "text",
+                    ),
                     *context_bar(row.context_used, row.context_limit),
                     (note, "bar_high" if note.endswith("due") else "muted"),
                 ],
             )
-        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), self._name_cells)
+        label = clip_label(self._names.get(row.agent_id, sanitize(row.agent_id)), self._name_cells)
+        name = fit(label, self._name_cells)
         return (compaction_pieces(row, self._now, name=name),)
+
+    @property
+    def _has_passes(self) -> bool:
+        return any(isinstance(row, CompactionFacts) for row in self.rows)
 
     @property
     def _name_cells(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -65,6 +65,11 @@ class Column:
     """Columns with a higher number are left out first where there is no room; 0 always stays."""
 
 
+MEASURED_ROWS = 200
+LARGEST_GAP = 4
+"""The cells between two measured columns, where there is room."""
+
+
 def column_widths(
     columns: Sequence[Column], available: int, hidden: frozenset[str] = frozenset()
 ) -> list[int]:
@@ -86,6 +91,37 @@ def column_widths(
         widths[index] = max(
             1, widths[index] + spare // len(flexible) + (1 if place < spare % len(flexible) else 0)
         )
+    return widths
+
+
+def measured_widths(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    available: int,
+    hidden: frozenset[str] = frozenset(),
+) -> list[int]:
+    """As `column_widths`, but no column is wider than what it holds, and one that holds more gets what others leave."""
+    held = [
+        max([cell_len(column.title), *(pieces_width(row[index]) for row in rows)])
+        for index, column in enumerate(columns)
+    ]
+    tight = [
+        column if column.flexible else replace(column, cells=min(column.cells, held[index]))
+        for index, column in enumerate(columns)
+    ]
+    widths = column_widths(tight, available, hidden)
+    over = {
+        index: max(0, width - held[index]) for index, width in enumerate(widths) if columns[index].flexible
+    }
+    for index, extra in over.items():
+        widths[index] -= extra
+    spare = sum(over.values())
+    fixed = [index for index, width in enumerate(widths) if width and not columns[index].flexible]
+    for index in fixed:
+        more = min(spare, max(0, held[index] - widths[index]))
+        widths[index], spare = widths[index] + more, spare - more
+    for index in fixed:
+        widths[index] += min(LARGEST_GAP - 1, spare // len(fixed))
     return widths
 
 
@@ -272,6 +308,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     EMPTY: ClassVar[str] = ""
     """What is said where there are no rows, unless `empty_words` says something else."""
     CURSOR: ClassVar[bool] = True
+    MEASURED: ClassVar[bool] = False
+    """Columns are as wide as what the first `MEASURED_ROWS` rows hold."""
     """A row is selected; otherwise the view only scrolls."""
 
     class Selected(Message):
@@ -413,6 +451,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         """
         anchor = self._anchor()
         self.rows = rows
+        if self.MEASURED:
+            self._widths_for = -1
         self._settle(anchor)
         found = False
         if self.following and rows:
@@ -641,7 +681,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         width = self.scrollable_content_region.width
         gutter = 1 if self.CURSOR else 0
         if width != self._widths_for:
-            self._widths = column_widths(self.columns(), width - gutter, self.hidden)
+            self._widths = self._column_widths(width - gutter)
             self._widths_for = width
         first = 1 if self.HEADINGS else 0
         if self.HEADINGS:
@@ -666,6 +706,12 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             under = palette["selected" if look.focused else "selected_idle"]
             strip = Strip([Segment(text, _selected(text, style, under)) for text, style, _ in strip], width)
         return strip
+
+    def _column_widths(self, available: int) -> list[int]:
+        if not self.MEASURED:
+            return column_widths(self.columns(), available, self.hidden)
+        rows = [self.row_cells(row) for row in self.rows[:MEASURED_ROWS]]
+        return measured_widths(self.columns(), rows, available, self.hidden)
 
     def _look(self, place: int) -> _Look | None:
         """All that the looks of a row depend on, but for the theme and the width; None where there is no
