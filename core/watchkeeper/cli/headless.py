@@ -230,7 +230,7 @@ def print_outcome(path: Place, session_id: str) -> None:
         ended = load_outcome(opened, session_id)
         (row,) = summaries(opened, among=[session_id])
         live, queued = opened.host is not None, row["queued_at"] is not None
-        status = state_word(row["status"], row["origin"], live=live, queued=queued)
+        status = state_word(row["status"], row["origin"], live=live, working=row["working"], queued=queued)
         say(
             f"{GLYPHS.get(status, '?')} {clean(status, 40)}  {session_id}  {clean(row['title'] or row['goal'], 100)}"
         )

@@ -119,7 +119,9 @@ def _session_lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             f" {'cost':>10}  goal"
         )
     for row in rows:
-        status = state_word(row["status"], row["origin"], live=row["live"], queued=row["queued"])
+        status = state_word(
+            row["status"], row["origin"], live=row["live"], working=row["working"], queued=row["queued"]
+        )
         if status in ("done", "ended") and row["usage_limit"] is not None:
             status = "parked"  # its program stopped, and nothing here continues it
         word = waiting_word(status, row["status_reason"]) or status
@@ -212,7 +214,9 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
     session = whole["session"]
     failed = whole["tool_calls"].get("error", 0)
     queued = session["queued_at"] is not None
-    status = state_word(session["status"], session["origin"], live=session["live"], queued=queued)
+    status = state_word(
+        session["status"], session["origin"], live=session["live"], working=session["working"], queued=queued
+    )
     if status == "stopped":  # so are its agents and tasks
         for each in (*whole["agents"], *(whole["plan"] or {"tasks": ()})["tasks"]):
             if each["status"] == "running":

@@ -401,7 +401,8 @@ def _print_fleet(path: Place, session_ids: list[str]) -> int:
         rate = f"{cost_text(row.cost_usd, row.total_tokens)} (+{row.cost_per_minute:.2f}/min)"
         asked = f"  ? {row.question.agent}: {row.question.tool} {row.question.text}" if row.question else ""
         name = clean(row.title or row.goal or "", 80)
-        status = state_word(row.status, row.origin, live=row.id in hosted, queued=row.queued_at is not None)
+        status = state_word(row.status, row.origin, live=row.id in hosted, working=row.working,
+                            queued=row.queued_at is not None)  # fmt: skip
         say(f"{row.id}  {status:<9}  {plan}  {rate}  {name}{clean(asked, 200)}".rstrip())
     if not rows:
         say("no sessions are running, paused or active today; `wk sessions` lists all")

@@ -285,7 +285,7 @@ class CommandQueue:
     async def _cancel(self, command: Command) -> None:
         reason = f"cancelled by {command.requested_by}"
         if command.agent_id is None and command.task_id is None:
-            await self._commit(command, "the session is cancelled", lambda tx: cancel_session(tx, reason))
+            await self._commit(command, "everything that runs is cancelled", lambda tx: cancel_session(tx, reason))
             return
         task = self._task(command) if command.task_id else self._task_of(self._agent(command))
         if task is None:
@@ -680,13 +680,15 @@ def why_failed(command: Command, error: Exception) -> str:
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
-    """End a session permanently: cancel every task and agent that has not ended. Finished work is kept.
+    """End a session permanently: cancel every task and agent that has not ended. Finished work is kept. A session that has
+    ended keeps its status; its re-runs are cancelled.
 
     Raises:
-        ValueError: the session has already ended.
+        ValueError: the session has ended, and nothing of it runs.
     """
     status = sessions.require(tx, tx.session_id).status
-    if status in (SessionStatus.DONE, SessionStatus.CANCELLED):
+    has_ended = status in (SessionStatus.DONE, SessionStatus.CANCELLED)
+    if has_ended and all(one.status in AGENT_ENDED for one in agents.load_all(tx, tx.session_id)):
         raise ValueError(f"the session is already {status}")
     for task in plans.load_tasks(tx, tx.session_id):
         if task.status not in TASK_ENDED and task.status is not TaskStatus.STALE:
@@ -695,7 +697,8 @@ def cancel_session(tx: Transaction, reason: str) -> None:
     for agent in agents.load_all(tx, tx.session_id):
         if agent.status not in AGENT_ENDED:
             agents.move(tx, agent.id, AgentStatus.CANCELLED, reason)
-    sessions.set_status(tx, SessionStatus.CANCELLED, reason)
+    if not has_ended:
+        sessions.set_status(tx, SessionStatus.CANCELLED, reason)
 
 
 class DetachedCompactions:

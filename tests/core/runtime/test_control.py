@@ -386,6 +386,27 @@ async def test_cancelling_the_session_keeps_what_was_done_and_is_refused_after_t
     assert one.command(late)["result"] == "the session is already done"
 
 
+async def test_cancelling_a_finished_session_cancels_its_rerun_and_keeps_its_end(bench, gate):
+    again = [False]
+
+    def work(name: str, request: ModelRequest) -> Any:
+        return steps(4, gate)(name, request) if again[0] else [said("done")]
+
+    bench.start(PlannedRun([task("a")], work))
+    await bench.run()
+    again[0] = True
+    rerun = bench.submit("rerun", task_id=bench.tasks()["a"]["id"], payload={"fresh": True})
+
+    async def cancel() -> None:
+        await bench.hanging()
+        bench.submit("cancel")
+
+    await bench.run_while(cancel, once=rerun)
+    assert bench.tasks()["a"]["status"] == "cancelled"
+    assert bench.state["session"]["status"] == "done"
+    bench.assert_sound()
+
+
 async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_if_their_inputs_changed(
     bench,
 ):
