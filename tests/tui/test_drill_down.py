@@ -251,3 +251,17 @@ async def test_hostile_names_and_lines_of_a_megabyte_stay_inert_on_the_way(desk:
             while pilot.app.screen is not screen:
                 await pilot.press("escape")
                 await pilot.pause(0.02)
+
+
+async def test_messages_before_those_of_the_transcript_are_opened_from_its_first_line(desk: Desk) -> None:
+    for number in range(450):
+        desk.session.message("explorer1", "assistant" if number % 2 else "user", f"word {number}")
+    async with desk.shown("explorer-1", size=WIDE) as pilot:
+        await pilot.press("3", "right", "slash", *"zebra", "enter", "n")
+        await shows(pilot, "no matches in the messages from #", "the first line opens those before")
+        await pilot.press("backspace", "g")
+        await shows(pilot, "Enter opens them")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, MessageScreen))
+        await pilot.press("pageup", "pageup")
+        await shows(pilot, "word 0")

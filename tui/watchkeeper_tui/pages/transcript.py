@@ -107,12 +107,17 @@ class ItemState:
     """Said at the end of the head."""
 
 
+EARLIER = "earlier"
+"""The key of the line that leads to the messages before those that are shown."""
+
+
 def transcript_page(view: PageContext) -> list[PageLine | Unit]:
     """The newest messages, oldest first, then what streams in now."""
     lines: list[PageLine | Unit] = []
     compacted = _boundary(view)
     if view.detail.first_seq > 1:
-        lines.append(PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} earlier", "faint"),)))
+        words = f"… messages #1–#{view.detail.first_seq - 1}; Enter opens them"
+        lines.append(PageLine(EARLIER, ((clip(words, view.width), "muted"),), EARLIER))
     words = view.words.casefold()
     found = not words
     for item in items_of(view.detail.transcript):

@@ -33,6 +33,7 @@ from watchkeeper_tui.pages.memory import (
 from watchkeeper_tui.pages.report import ARTIFACT_KEY, artifacts_page, report_page, task_page, task_summary
 from watchkeeper_tui.pages.transcript import (
     BOUNDARY,
+    EARLIER,
     JUMPS,
     Item,
     items_of,
@@ -397,7 +398,7 @@ class AgentPane(Vertical):
         here = place_of_line(line.key) if line is not None and not self.page.following else (0, 0)
         item = stepped([item for item in items_of(detail.transcript) if is_such(item)], here, 1)
         if item is None:
-            self.post_message(StatusLine.Said(f"no {name} in this transcript"))
+            self.post_message(StatusLine.Said(f"no {name} in {self._searched(detail)}"))
             return
         if self.filter_words:
             self.filter_words = ""
@@ -409,7 +410,16 @@ class AgentPane(Vertical):
     def action_next(self, step: int) -> None:
         """Go to the next item of the transcript that has the words of the search, or to the one before."""
         if not self._go_to(self._matches(), step):
-            self.post_message(StatusLine.Said("no matches"))
+            detail = self._snapshot.detail
+            self.post_message(
+                StatusLine.Said(f"no matches in {self._searched(detail)}" if detail else "no matches")
+            )
+
+    def _searched(self, detail: AgentDetail) -> str:
+        """Where a search of the transcript looks."""
+        if detail.first_seq == 1:
+            return "this transcript"
+        return f"the messages from #{detail.first_seq} on; the first line opens those before"
 
     def action_step_message(self, step: int) -> None:
         """Go to the next message of the transcript, or to the one before."""
@@ -478,6 +488,8 @@ class AgentPane(Vertical):
             app.open_compaction(int(key.removeprefix(PASS_KEY)), until=until)
         elif key.startswith(ARTIFACT_KEY):
             app.open_artifacts(key.removeprefix(ARTIFACT_KEY), session_id=session.id)
+        elif key == EARLIER and self._snapshot.detail is not None:
+            app.open_message(session.id, agent.id, self._snapshot.detail.first_seq - 1, until=until)
         elif key.startswith(PIN_KEY):
             app.open_message(session.id, agent.id, int(key.removeprefix(PIN_KEY)), until=until)
         elif key.startswith(OBSERVATION_KEY):
