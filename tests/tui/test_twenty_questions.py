@@ -29,7 +29,7 @@ ANSWERS = {
     5: r"(?s)Depends on.*coder-3.*release \(explorer\) +after coder-3", 6: r"ModuleNotFoundError: No module named 'ledger'",
     7: r"git push --force origin main", 8: r"30 agents", 9: r"retry budget = 3", 10: r"◷ coder-12 limit until",
     11: r"(?s)Timeline  30 agents.*coder-1\b[^\n]*█", 12: r"\$4\.82",
-    13: r"revision 2: because the ledger was split \(30 tasks",
+    13: r"revision 2: because the ledger was split",
     14: r"All tests pass; the cache keeps its entries\.", 15: r"AssertionError: cache\.size == 2",
     16: r"(?s)- *\d* *self\.entries = \{\}.*\+ *\d* *self\.entries = OrderedDict\(\)",
     17: r"never touch the public interface", 18: r"CACHE_LIMIT is 4096", 19: r"(?s)(?:this|last 7) .*\$\d+",
@@ -90,6 +90,9 @@ def live_run(path: Path) -> FakeSession:
     run.event("session.running")
     run.event("plan.revised", "planner1", revision=1, reason="first plan", tasks=29)
     run.event("plan.revised", "planner1", revision=2, reason="because the ledger was split", tasks=30)
+    for number, reason in ((1, "first plan"), (2, "because the ledger was split")):
+        insert(run.connection, "plan_revisions", plan_id="plan1", revision=number, at=run.now, reason=reason, goal="", task_queue="[]",
+               step_cursor=0, plan_graph_snapshot="[]")  # fmt: skip
     run.event("tool.error", "agent15", "task15", tool="bash", preview=failed, call=1)
     return run
 

@@ -258,7 +258,7 @@ TABLE: tuple[Action, ...] = (
     Action("prompt.next", "W", "Next user message", "next user message", _MESSAGES, call="jump('prompt')",
            former="agent.next_prompt replay.next_prompt message.next_prompt"),
     Action("compaction.next", "c", "Compaction", "go to the compaction in the transcript; enter opens it", _MESSAGES, footer="message",
-           call="to_compaction", on={"message": On(call="compaction")},
+           call="to_compaction", on={"message": On(call="compaction"), "compactions": On("Newest", "go to the newest compaction", "newest")},
            former="agent.to_compaction replay.to_compaction message.compaction"),
     Action("tab.previous", "comma,h,left", "Previous tab", "previous or next tab of the agent", "agent", group=MOVE, call="tab(-1)",
            former="agent.previous_tab replay.previous_tab"),
@@ -469,7 +469,7 @@ def bindings(scope: str) -> list[BindingType]:
 # --- Keys, with those of the user -------------------------------------------------------------------------------
 
 PANES_OF = {
-    "live": ("plan", "agent"),
+    "live": ("plan", "agent", "compactions"),
     "replay": ("replay.agent", "plan"),
     "timeline": ("axis",),
     "task": ("choices",),
@@ -477,7 +477,7 @@ PANES_OF = {
 """The panes of a screen that have keys of their own."""
 FORMS = frozenset({"start", "task"})
 """Screens without a list of rows."""
-_HELP_ONLY = frozenset({"events", "compactions"})
+_HELP_ONLY = frozenset({"events"})
 """Panes without keys of their own."""
 
 

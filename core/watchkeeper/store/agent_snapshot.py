@@ -338,6 +338,10 @@ _TASK = (
     " substr(result, 1, 100000) END,"
     " CASE WHEN assigned_agent = ?2 THEN length(result) ELSE 0 END FROM tasks WHERE id = ?1"
 )
+_REVISED = (
+    "SELECT revision, substr(reason, 1, 2000) FROM plan_revisions WHERE plan_id ="
+    " (SELECT current_plan_id FROM sessions WHERE id = ?) ORDER BY revision DESC LIMIT 1"
+)
 _HANDED = (
     "SELECT inputs_ref FROM handoffs WHERE session_id = ? AND assigned_agent = ? ORDER BY id DESC LIMIT 1"
 )
@@ -429,6 +433,8 @@ class ReportFacts:
     """Where it works, and what it has changed there."""
     receipt: Receipt | None = None
     """What the rows say of its end; None until it is done."""
+    revised: tuple[int, str] | None = None
+    """The number and the reason of the plan's newest revision, for an agent without a task."""
 
 
 def session_artifacts(
@@ -466,6 +472,8 @@ class ReportReader:
         yield _CALLS, (agent.id, self._through_call, _ALL)
         if agent.task_id is not None:
             yield WORKTREE_OF_TASK, (agent.task_id,)
+        else:
+            yield _REVISED, (self._session_id,)
 
     def read(self, connection: Connection, agent: AgentFacts) -> ReportFacts:
         """The present report; the same object if nothing changed. Call it inside one transaction."""
@@ -479,6 +487,9 @@ class ReportReader:
             found = connection.execute(_OUTPUTS_OF_AGENT, (agent.id, MOST_ARTIFACTS)).fetchall()
             self._artifacts = tuple(ArtifactFacts(*row) for row in reversed(found))
             self._receipt = self._checked(connection) if agent.status == "done" else None
+        revised = (
+            connection.execute(_REVISED, (self._session_id,)).fetchone() if agent.task_id is None else None
+        )
         report = ReportFacts(
             task[0],
             tuple(str(name) for name in _listed(task[1])),
@@ -490,6 +501,7 @@ class ReportReader:
             *self._models(connection),
             load_worktree(Queries(connection), agent.task_id) if agent.task_id is not None else None,
             self._receipt,
+            (revised[0], revised[1]) if revised is not None else None,
         )
         if report != self._report:
             self._report = report

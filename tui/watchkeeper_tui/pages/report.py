@@ -241,6 +241,10 @@ def _tasks(view: PageContext) -> list[PageLine]:
     room = min(most, max(map(cell_len, names)))
     cost_cells = max(map(len, costs))
     lines = [heading("tasks", "Tasks", note)]
+    revised = view.detail.report.revised if plans and view.detail.report is not None else None
+    if revised is not None and revised[1].strip():
+        words = f"revision {revised[0]}: {' '.join(revised[1].split())}"
+        lines += paragraph("tasks.revised", words, view.width, role="muted", indent=2, most=4)
     for task, worker, name, cost in zip(tasks, workers, names, costs, strict=True):
         condition = row_condition(task, worker, snapshot, view.now)
         lines.append(_task(task, condition, fit(name, room), f" {cost:>{cost_cells}}" if cost_cells else ""))

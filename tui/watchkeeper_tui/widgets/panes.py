@@ -497,6 +497,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
     """One row a pass, in flight first; then the agents that come nearest to one."""
 
     EMPTY = "no compactions yet"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("compactions")
     NUMBER = "4"
     IS_PREDICTED = True
     """Whether the closed pane names the agent that comes next."""
@@ -512,7 +513,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self.near: Sequence[AgentFacts] = ()
         """The agents listed as coming near to a pass, the nearest first."""
         self.next: AgentFacts | None = None
-        """The agent whose context is fullest."""
+        """The agent whose context is fullest, of those that work if any does."""
         self._growth = GrowthRates()
         self._heading: list[Piece] = []
 
@@ -534,6 +535,12 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             ]
         return pieces
 
+    def action_newest(self) -> None:
+        """Select the newest compaction, below those in flight and the agents that come near to one."""
+        newest = next((row for row in self.rows if isinstance(row, CompactionFacts) and row.ended_at), None)
+        if newest is not None:
+            self.select(self.row_id(newest))
+
     def watch_growth_rates(self) -> None:
         self.repaint_changed()
 
@@ -550,7 +557,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         predicted = [
             agent for agent in roster.nearest(0.001, snapshot) if predicts_compaction(snapshot, agent)
         ]
-        self.next = next(iter(predicted), None)
+        # An agent that waits fills its context no further.
+        self.next = next((one for one in predicted if one.status == "working"), next(iter(predicted), None))
         self.near = [
             each for each in predicted if formatting.share(each.context_used, each.context_limit) >= SOON
         ]
