@@ -264,3 +264,10 @@ async def test_messages_before_those_of_the_transcript_are_opened_from_its_first
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(pilot.app.screen, MessageScreen))
         await shows(pilot, "#54 of 454", "word 49")
+
+
+async def test_the_failed_call_of_another_agent_is_reached_with_one_key(desk: Desk) -> None:
+    failed_edit(desk.session, "explorer2")
+    async with desk.shown("explorer-2", size=WIDE, row="agent:planner1") as pilot:
+        await pilot.press("E")
+        await shows(pilot, "3 explorer-2", "[Transcript]", "✗ no such text in core/money.py")

@@ -393,13 +393,15 @@ class LiveScreen(SessionScreen, ActingScreen):
             elif chosen is not None:
                 self._show_agent(chosen.id)
 
-    def _show_agent(self, agent_id: str | None) -> None:
+    def _show_agent(self, agent_id: str | None) -> bool:
+        """Select the agent; False where it is hidden."""
         place = self.plan.shown.place_of_agent(agent_id)
         if place is None:
             self.say("the current filter hides this agent", "muted")
-            return
+            return False
         self.plan.select(self.plan.shown[place].id)
         self.action_pane("agent")
+        return True
 
     def action_back(self) -> None:
         if self.has_class("-zoom"):
@@ -509,7 +511,9 @@ class LiveScreen(SessionScreen, ActingScreen):
             if newest is None:
                 self.say("no failed calls", "muted")
                 return
-            self._show_agent(newest.agent_id)
+            if not self._show_agent(newest.agent_id):
+                return
+            self.draw_agent(self._shown_at)  # else the transcript of the agent before would be searched
         self.action_pane("transcript")
         self.searchable.action_jump("error")
 

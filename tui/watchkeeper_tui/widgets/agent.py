@@ -387,12 +387,12 @@ class AgentPane(Vertical):
 
     def action_jump(self, what: str) -> None:
         """Go to the next `error`, or the next `prompt` of the user, in the transcript; after the last one, the first."""
+        self._jump = ""  # opening the page draws it, which would jump again
         self.open_page("Transcript")
         detail = self._snapshot.detail
         if self.agent_id is None or detail is None or detail.agent_id != self.agent_id:
             self._jump = what  # as soon as it has been read
             return
-        self._jump = ""
         name, is_such = JUMPS[what]
         line = self.page.selected
         here = place_of_line(line.key) if line is not None and not self.page.following else (0, 0)
