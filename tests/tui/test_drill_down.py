@@ -266,8 +266,16 @@ async def test_messages_before_those_of_the_transcript_are_opened_from_its_first
         await shows(pilot, "#54 of 454", "word 49")
 
 
-async def test_the_failed_call_of_another_agent_is_reached_with_one_key(desk: Desk) -> None:
+@pytest.mark.parametrize("keys", [["E"], ["3", "right", "E"]])
+async def test_the_failed_call_of_another_agent_is_reached_with_one_key(desk: Desk, keys: list[str]) -> None:
+    """While the transcript before is shown, and before it was read: a jump that waited for its reading never ended."""
     failed_edit(desk.session, "explorer2")
+    for number in range(60):
+        desk.session.message("explorer2", "assistant", f"word {number}")
+    desk.session.message("planner1", "user", "Plan it.")
     async with desk.shown("explorer-2", size=WIDE, row="agent:planner1") as pilot:
-        await pilot.press("E")
+        for key in keys:
+            if key == "E" and len(keys) > 1:
+                await shows(pilot, "Plan it.")
+            await pilot.press(key)
         await shows(pilot, "3 explorer-2", "[Transcript]", "✗ no such text in core/money.py")
