@@ -318,8 +318,11 @@ def clean(text: Any, limit: int = 2_000) -> str:
 
 
 def state_word(status: str, origin: str, *, live: bool, working: int, queued: bool = False) -> str:
-    """The state of a session in a list. `working`: how many of its agents work; a re-run of a finished one runs. Another program's session that is not live has `ended`: it has no process of
-    ours that could have stopped, and its log does not say that it reached its goal."""
+    """The state of a session in a list. `working`: how many of its agents work; a re-run of a finished one runs.
+
+    Another program's session that is not live has `ended`: it has no process of ours that could have stopped, and its
+    log does not say that it reached its goal.
+    """
     if imported_from(origin) is not None:
         return "ended" if status == "done" or (status == "running" and not live) else status
     if live and working:

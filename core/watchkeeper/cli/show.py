@@ -100,7 +100,7 @@ def sessions(search: str | None, limit: int, db: Place | None, as_json: bool) ->
         del rows[limit:]
         what = "sessions" if search is None else "matching sessions"
         click.echo(f"wk: showing the {limit:,} most recently active {what}; --limit shows more", err=True)
-    hosted = probe_all(path, [row["id"] for row in rows if row["status"] == "running"])
+    hosted = probe_all(path, [row["id"] for row in rows if row["status"] == "running" or row["working"]])
     for row in rows:
         row["live"] = row["id"] in hosted
         row["queued"] = row["status"] == "running" and not row["live"] and row["queued_at"] is not None
@@ -214,8 +214,9 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
     session = whole["session"]
     failed = whole["tool_calls"].get("error", 0)
     queued = session["queued_at"] is not None
+    working = sum(agent["status"] == "working" for agent in whole["agents"])
     status = state_word(
-        session["status"], session["origin"], live=session["live"], working=session["working"], queued=queued
+        session["status"], session["origin"], live=session["live"], working=working, queued=queued
     )
     if status == "stopped":  # so are its agents and tasks
         for each in (*whole["agents"], *(whole["plan"] or {"tasks": ()})["tasks"]):
@@ -591,7 +592,10 @@ def _cost_lines(by: str, rows: list[UsageRow], total: UsageRow) -> Iterator[str]
 
     def cells(row: UsageRow) -> list[str]:
         usd = None if row.cost_classes is None else row.cost_classes._asdict()
-        return [*("-" if usd is None else money(round(usd[name], 6)) for name in columns), cost_of(row.as_json())]
+        return [
+            *("-" if usd is None else money(round(usd[name], 6)) for name in columns),
+            cost_of(row.as_json()),
+        ]
 
     if rows:
         yield from _usage_table(

@@ -285,7 +285,9 @@ class CommandQueue:
     async def _cancel(self, command: Command) -> None:
         reason = f"cancelled by {command.requested_by}"
         if command.agent_id is None and command.task_id is None:
-            await self._commit(command, "everything that runs is cancelled", lambda tx: cancel_session(tx, reason))
+            await self._commit(
+                command, "everything that runs is cancelled", lambda tx: cancel_session(tx, reason)
+            )
             return
         task = self._task(command) if command.task_id else self._task_of(self._agent(command))
         if task is None:

@@ -155,7 +155,8 @@ def summaries(
         kind=CountedSession,
     )
     return [
-        session_json(one) | {name: getattr(one, name) for name in ("agents", "tasks", "tasks_done")}
+        session_json(one)
+        | {name: getattr(one, name) for name in ("agents", "working", "tasks", "tasks_done")}
         for one in found
     ]
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from tests.core.search.conftest import Library, in_memory
 
+from watchkeeper.records.text import unstyled
 from watchkeeper.store import database, driver
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.engine import index_of
@@ -59,7 +60,7 @@ class Reading:
         return [row[0] for row in self.connection.execute("SELECT term FROM v ORDER BY offset")]
 
     def holds(self, text: str, words: list[tuple[list[str], bool]]) -> bool:
-        tokens = self.tokens(text)
+        tokens = self.tokens(unstyled(text))  # the words on the screen
         return all(
             any(self._at(tokens, at, word, prefix) for at in range(len(tokens))) for word, prefix in words
         )

@@ -139,6 +139,7 @@ def _is_named(row: CountedSession, words: Sequence[str]) -> bool:
 
 
 STATES = (("l", "live", "running"), ("p", "paused", "paused"), ("o", "done", "done"), ("f", "failed", "failed"),
+          ("e", "ended", "ended"),
           ("c", "cancelled", "cancelled"), ("d", "deleted", "deleted"))  # fmt: skip
 COSTS = (
     ("1", "over $0.10", "cost>0.1"),

@@ -20,6 +20,7 @@ from itertools import islice
 from typing import Any
 
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.readers import OWN_ORIGINS
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.store.driver import (
     FACTS_FOUND,
@@ -530,7 +531,13 @@ class _Search:
 
 _STATES = {"live": "running", "stopped": "running"}
 """What the list calls states that the row cannot tell apart: the lease does."""
-_KNOWN_STATES = (*SessionStatus, *_STATES, "deleted")
+_OWN = "s.origin IN (" + ", ".join(f"'{one}'" for one in OWN_ORIGINS) + ")"
+_STATE_CLAUSES = {
+    "done": f"s.status = 'done' AND {_OWN}",
+    "ended": f"s.status IN ('done', 'running') AND NOT {_OWN}",
+}
+"""The log of another program does not say that its session reached its goal."""
+_KNOWN_STATES = (*SessionStatus, *_STATES, "ended", "deleted")
 _KEYS = ("state", "model", "tag", "since", "before", "workspace", "user", "id")
 _FILTER = re.compile(
     r"(state|model|tag|since|before|workspace|user|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)",
@@ -615,6 +622,8 @@ def parse_filters(search: str) -> Filters:
             values.append(float(match[4]))
         elif name == "state" and match[2].lower() == "deleted":
             deleted = True
+        elif name == "state" and match[2].lower() in _STATE_CLAUSES:
+            clauses.append(_STATE_CLAUSES[match[2].lower()])
         elif name == "state":
             clauses.append("s.status = ?")
             values.append(_STATES.get(match[2].lower(), match[2].lower()))
