@@ -619,13 +619,17 @@ def paired(actions: Iterable[Action]) -> list[list[Action]]:
     return lines
 
 
-def help_of(scopes: Sequence[str], keys: UserKeys, pane: str = "") -> list[Group]:
-    """Titles, each with keys and what they do, those of the pane first; then the commands of `:` that work here."""
+def help_of(scopes: Sequence[str], keys: UserKeys, pane: str = "", not_ours: str = "") -> list[Group]:
+    """Titles, each with keys and what they do, those of the pane first; then the commands of `:` that work here.
+    `not_ours`: why nothing that acts on a run works; such keys are left out."""
     groups: dict[str, list[tuple[str, str]]] = {
         title: [] for title in ("This pane", ACT, FIND, OPEN, LOOK, KEEP, MOVE, EVERYWHERE, "Commands")
     }
     active = [each for each in (pane, *scopes) if each]
-    for line in paired(possible(active)):
+    works = [each for each in possible(active) if not (not_ours and each.acts)]
+    if not_ours:
+        groups[ACT].append(("", not_ours))
+    for line in paired(works):
         first = line[0]
         named = [normal(keys.of(each)) for each in line]
         each_key = named[0][:3] if len(line) == 1 else [has[0] for has in named if has]
@@ -634,7 +638,7 @@ def help_of(scopes: Sequence[str], keys: UserKeys, pane: str = "") -> list[Group
             groups[title].append((" ".join(map(shown, each_key)), first.said(active).help))
     groups["Commands"] = [
         (f":{each.words} {each.argument}".strip(), each.said(scopes).help)
-        for each in possible(active)
+        for each in works
         if each.words
     ]
     titles = _TITLES | {"This pane": f"This pane: {_PANE_NAMES.get(pane, pane)}"}

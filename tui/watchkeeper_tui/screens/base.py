@@ -669,7 +669,12 @@ class WatchScreen(SearchScreen):
 
     def help_groups(self) -> list[Group]:
         """Titles, each with keys and what they do."""
-        return help_of(self.scopes, self.watch_app.user_keys, self.help_pane)
+        return help_of(self.scopes, self.watch_app.user_keys, self.help_pane, self.not_ours)
+
+    @property
+    def not_ours(self) -> str:
+        """Why nothing that acts on a run works here; empty if it does."""
+        return ""
 
     def action_help(self) -> None:
         changes = self.watch_app.user_keys.changes

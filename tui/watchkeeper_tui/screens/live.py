@@ -568,6 +568,10 @@ class LiveScreen(SessionScreen, ActingScreen):
     def help_pane(self) -> str:
         return _PANE_SCOPES.get(self.active_pane, self.active_pane)
 
+    @property
+    def not_ours(self) -> str:
+        return self.target.not_ours
+
     def legend(self) -> list[Group]:
         return [STATES]
 
