@@ -637,9 +637,7 @@ def help_of(scopes: Sequence[str], keys: UserKeys, pane: str = "", not_ours: str
             title = "This pane" if pane in first.scopes else first.group
             groups[title].append((" ".join(map(shown, each_key)), first.said(active).help))
     groups["Commands"] = [
-        (f":{each.words} {each.argument}".strip(), each.said(scopes).help)
-        for each in works
-        if each.words
+        (f":{each.words} {each.argument}".strip(), each.said(scopes).help) for each in works if each.words
     ]
     titles = _TITLES | {"This pane": f"This pane: {_PANE_NAMES.get(pane, pane)}"}
     return [(titles.get(title, title), rows) for title, rows in groups.items() if rows]

@@ -310,7 +310,7 @@ class LiveScreen(SessionScreen, ActingScreen):
             if action.id in ("quit", "command", "help"):
                 return 6
             if action.id == "open":
-                return 1
+                return 3 if over else 1
             if action.id == "answer" and asked:
                 return 0
             if action.group == ACT:

@@ -287,7 +287,8 @@ class StartScreen(WatchScreen):
             self.say("the goal is empty; enter what to do", "failed")
             return
         models = self._choices.get("model", ())
-        if not request.model and models and models[0].where != CONFIGURED:
+        is_configured = bool(models) and models[0].where == CONFIGURED
+        if not request.model and "model" in self._choices and not is_configured:
             self.say(f"no model is configured: {CHOOSES_A_MODEL}", "failed", seconds=12)
             self._typed("model").focus()
             return

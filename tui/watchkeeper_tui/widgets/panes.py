@@ -242,10 +242,7 @@ class PlanView(RowView[PlanRow]):
     def row_cells(self, row: PlanRow) -> Sequence[Cell]:
         condition, agent = row.condition, row.agent
         name_role = "muted" if condition.role in ("pending", "cancelled") else "text"
-        name: list[Piece] = [
-            (self._indent(row.prefix), "faint"),
-            (clip_label(row.name, self._room_for_name(row)), name_role),
-        ]
+        name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
         role = self._role(row.task)
         if role is not None:
             model = f" {sanitize(formatting.model_name(role.model))}" if agent is None else ""
@@ -254,6 +251,7 @@ class PlanView(RowView[PlanRow]):
             name.append((f" +{row.hidden}", "muted"))
         if agent is None and not row.tokens and row.cost_usd is None:
             return ([(condition.glyph, condition.role)], self._alone(name, condition))
+        name[1] = (clip_label(row.name, self._room_for_name(row)), name_role)
         if (
             agent is not None
             and row.task is None
