@@ -272,7 +272,7 @@ def _create(listing: Outcome) -> SurveyorReply:
         for name, paths in parts.items()
     ]
     tasks.append(
-        _task(SYNTHESIS, "Write the survey", {"parts": [*parts], "folders": len(folders)})
+        _task(SYNTHESIS, "Write the survey", {"parts": [*parts]})
         | {"role": "writer", "depends_on": [*parts], "expected_outputs": ["SURVEY.md", "survey.json"]}
     )
     text = f"The plan: {plural(len(parts), 'agent')} to count, then one to write."
@@ -384,6 +384,8 @@ def explore(turn: Turn) -> SurveyorReply:
     if listing is None:
         return SurveyorReply(f"I am counting {_described(task, folders)}.", [_page(folders[0], task)])
     counts, names, cursor = counts_of(listing.text)
+    if listing.arguments["path"] != "." and "cursor" not in listing.arguments:
+        counts["totals"]["folders"] += 1  # the folder itself
     counts = added(saved.arguments["content"], counts) if saved is not None else counts
     if task == LOOSE:
         counts["totals"]["folders"] = 0  # counted by the other tasks
@@ -451,8 +453,6 @@ def write(turn: Turn) -> SurveyorReply:
         return SurveyorReply("I am reading the totals.", _sums())
     if readings := [one for one in turn.outcomes if one.name == "read_artifact"]:
         totals, extensions = (leading_json(one.text) for one in readings)
-        folders = int(part.get("folders", 0))
-        totals["folders"] += folders
         document = {
             "format": FORMAT, "written_by": WRITTEN_BY, **totals,
             "extensions": {"$artifact": ALL, "$pointer": "/extensions"}, "missing_parts": missing,
