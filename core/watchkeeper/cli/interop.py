@@ -166,9 +166,9 @@ def guarded_app(served: SessionServer, guard: Guard) -> Any:
 @db_option
 @json_option
 def install(program: str, write: bool, allow_control: bool, db: Place | None, as_json: bool) -> int:
-    """Print the configuration that adds this server to PROGRAM, or write it with --write.
+    """Print the configuration that adds this server to PROGRAM.
 
-    The entry names the current database. The rest of the file is not changed, including comments. A damaged file is
+    With --write, the command writes it. The entry names the current database. The rest of the file is not changed, including comments. A damaged file is
     refused.
     """
     place = database_path(db)
@@ -207,9 +207,9 @@ def install(program: str, write: bool, allow_control: bool, db: Place | None, as
 @click.option("--write", is_flag=True, hidden=True, help="No effect: the file is always written.")
 @json_option
 def uninstall(program: str, write: bool, as_json: bool) -> int:
-    """Remove this server from the configuration of PROGRAM, and keep a copy of the file.
+    """Remove this server from the configuration of PROGRAM.
 
-    The rest of the file is not changed, including comments. A damaged file is refused.
+    A copy of the file is kept. The rest of the file is not changed, including comments. A damaged file is refused.
     """
     done = clients.remove(clients.entry(program, _command(), os.environ, Path.home()))
     value = {
@@ -277,9 +277,11 @@ def _file(db: Place | None) -> Path:
 def install_hooks(
     program: str, answer: bool, project: Path | None, binary: Path | None, yes: bool, db: Place | None
 ) -> int:
-    """Add hooks to your settings of Claude Code or Codex, or a plugin to OpenCode. The command shows the change, asks
-    for confirmation, and keeps a backup. If `[guard]` sets a cap, a hook also denies new agents to a session that has
-    reached it."""
+    """Add hooks to your settings of an agent program.
+
+    OpenCode gets a plugin instead. The command shows the change, asks for confirmation, and keeps a backup. If `[guard]`
+    sets a cap, a hook also denies new agents to a session that has reached it.
+    """
     from watchkeeper.interop import hooks as doors
     from watchkeeper.runtime.config import load_config
 
@@ -383,7 +385,7 @@ def _ask(yes: bool, path: Path) -> None:
 @db_option
 @json_option
 def status(db: Place | None, as_json: bool) -> int:
-    """Show installed hooks, sessions of other terminals, and pending questions."""
+    """Show hooks, other terminals and pending questions."""
     from watchkeeper.interop import hooks as doors
 
     path = _file(db)
@@ -471,9 +473,9 @@ def _session_json(session: external.ExternalSession) -> dict[str, Any]:
 @click.argument("text", default="")
 @db_option
 def instructions(session: str, text: str, db: Place | None) -> int:
-    """Set compaction instructions for SESSION; without TEXT, remove them.
+    """Set compaction instructions for SESSION.
 
-    SESSION is the id in Claude Code or in Watchkeeper; a unique prefix is enough. At each compaction, the text is added
+    Without TEXT, the command removes them. SESSION is the id in Claude Code or in Watchkeeper; a unique prefix is enough. At each compaction, the text is added
     to the program's own instructions.
     """
     refuse_agents()

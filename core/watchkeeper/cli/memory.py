@@ -47,7 +47,7 @@ def memory() -> None:
 @json_option
 @reads_session
 def status(opened: SessionHandle, as_json: bool) -> int:
-    """List the agents with persistent contexts: snapshot time, tokens, resume point."""
+    """List agents' contexts: time, tokens, resume point."""
     snapshots = messages.snapshots_of(opened, opened.session_id)
     tokens = {task.assigned_agent: task.resume_token for task in plans.load_tasks(opened, opened.session_id)}
     found = []
@@ -107,9 +107,9 @@ def sync(opened: SessionHandle, as_json: bool) -> int:
 @json_option
 @explains_last(LOOKS)
 def views(names: tuple[str, ...], db: Place | None, as_json: bool) -> int:
-    """List the versions of AGENT's context in SESSION (default: `last`), oldest first.
+    """List the versions of an agent's context.
 
-    `wk undo` and `wk redo` switch between them. Each line ends with the pinned messages.
+    The oldest comes first. SESSION defaults to `last`. `wk undo` and `wk redo` switch between them. Each line ends with the pinned messages.
     """
     if len(names) > 2:
         raise BadInput(f"unexpected argument {names[2]!r}; specify at most one session and one agent")
@@ -203,7 +203,10 @@ def edit(
 @json_option
 @controls_session
 def pin(opened: SessionHandle, fact: str, as_json: bool) -> int:
-    """Make a fact (by number) or a new text a rule for every agent of the session."""
+    """Make a fact or a text a rule for every agent.
+
+    FACT is the number of a fact, or a new text. The rule holds for the session.
+    """
     from watchkeeper.cli.control import command
 
     number = fact.removeprefix("#")

@@ -359,7 +359,7 @@ def local_url(_: click.Context, parameter: click.Parameter, url: str | None) -> 
 
 # --- Checks of the installation and the database --------------------------------------------------------
 
-GLYPHS = {"ok": "✓", "warn": "!", "bad": "✗"}
+GLYPHS = {"ok": "✓", "absent": "·", "warn": "!", "bad": "✗"}
 
 
 Check = tuple[str, str, str]
@@ -432,7 +432,8 @@ def _models() -> Iterator[Check]:
         key = f"no key (set {missing})" if missing else "no key needed" if server else "key found"
         where = one_line(server or "the provider's default server", 100)
         try:
-            yield provider, "ok", f"{where}; {key}; SDK {package} {version(package)}"
+            state = "absent" if missing else "ok"
+            yield provider, state, f"{where}; {key}; SDK {package} {version(package)}"
         except PackageNotFoundError:
             yield provider, "bad", f"the package {package} is not installed; reinstall watchkeeper"
 
@@ -468,7 +469,7 @@ def _programs() -> Iterator[Check]:
     for program in found.values():
         if program.path(os.environ) is None:
             missing = f"not installed: {program.arguments[0]} not found"
-            yield program.name, "warn" if program.configured else "ok", missing
+            yield program.name, "warn" if program.configured else "absent", missing
             continue
         environ = program.environment(os.environ, "")
         version = version_of(program, environ)

@@ -90,6 +90,8 @@ class Report:
             parts.append(f"{_count(len(self.unknown), 'unsupported file')}")
         if self.left:
             parts.append(f"{len(self.left):,} unreadable")
+        if not (self.files or self.unknown or self.left):
+            parts.append("no log found, or the log is empty")
         return "; ".join(parts)
 
 
