@@ -50,7 +50,7 @@ async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> N
     session = desk.session
     async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("C")
-        await shows(pilot, "14k of 32k tok now → about")
+        await shows(pilot, "14k of 32k tok now", "Estimate: about", "The agent keeps working.")
         await pilot.press("y")
         await until(pilot, lambda: len(session.commands()) == 1)
         desk.feed.wake()

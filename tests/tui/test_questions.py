@@ -140,7 +140,7 @@ async def test_what_is_asked_is_named_once(desk: Desk) -> None:
         await until(pilot, lambda: "a answers" not in text_of(pilot))  # it would be typed into nothing
         assert "explorer-1 (explorer) wants to run list_folder" in text_of(pilot)
         assert "path" in text_of(pilot)
-        assert "\n││ .\n" in "\n".join(line.rstrip(" │▁▃▅▇█▎▊") for line in text_of(pilot).splitlines())
+        assert "\n│ │ .\n" in "\n".join(line.rstrip(" │▁▃▅▇█▎▊") for line in text_of(pilot).splitlines())
 
 
 PASTED = "first line\r\nsecond \x1b[31mline\r"

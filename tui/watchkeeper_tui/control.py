@@ -88,7 +88,10 @@ class PromptPreview:
         kept = formatting.plural(self.messages_cached, "message")
         if self.cost_usd == 0:  # a model that costs nothing has no prompt cache that is paid for
             changed = formatting.tokens(self.cache_tokens_written)
-            return [*lines, f"The prompt keeps {kept}; the next {changed} tok change."]
+            return [
+                *lines,
+                f"Prompt: {kept} at its beginning stay as they are; {changed} tok after them change.",
+            ]
         cost = "" if self.cost_usd is None else f", about {formatting.money(self.cost_usd)}"
         lines.append(
             f"Prompt cache: keeps {kept}; the next {formatting.tokens(self.cache_tokens_written)} tok"

@@ -297,6 +297,10 @@ HARDLY_LESS = 0.97
 """A pass that would leave more of a context than this share is hardly worth its price."""
 
 
+ESTIMATE = "Estimate: "
+"""How a line begins that what the store computes replaces."""
+
+
 def compact_lines(target: Target, text: str) -> list[str]:
     """What a pass over each agent's context would free, and its cost, as far as both can be estimated."""
     lines = []
@@ -308,16 +312,16 @@ def compact_lines(target: Target, text: str) -> list[str]:
             left = "about the same (little to free yet)"
         window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
         lines.append(
-            f"Compact {sanitize(agent.label)}: {formatting.tokens(guess.tokens_now)}{window} tok"
-            f" now → {left}, by {sanitize(formatting.model_name(guess.model))}, {price}"
+            f"Compact {sanitize(agent.label)}: {formatting.tokens(guess.tokens_now)}{window} tok now,"
+            f" by {sanitize(formatting.model_name(guess.model))}, {price}"
         )
+        parts = ""
         if guess.tokens_fixed:
-            moving = f"{formatting.tokens(guess.tokens_now - guess.tokens_fixed)} → {formatting.tokens(guess.tokens_left - guess.tokens_fixed)}"
-            lines.append(
-                f"messages and observations {moving}; system prompt and tools "
-                f"({formatting.tokens(guess.tokens_fixed)}) unchanged"
-            )
-        lines.append(f"estimated from {guess.basis}; {_meanwhile(target, agent)}")
+            fixed = formatting.tokens(guess.tokens_fixed)
+            parts = f", of which {fixed} of system prompt and tools do not change"
+        lines.append(f"{ESTIMATE}{left} after it{parts}; from {guess.basis}")
+        meanwhile = _meanwhile(target, agent)
+        lines.append(f"{meanwhile[0].upper()}{meanwhile[1:]}.")
     if len(target.agents) > 4:
         lines.append(f"and {len(target.agents) - 4} more")
     lines.append("The messages stay stored. u undoes the compaction.")

@@ -19,7 +19,7 @@ from watchkeeper.store.snapshot import ApprovalFacts
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import BY_ID, Action
 from watchkeeper_tui.control import MOST_SENT, PromptPreview, Sent
-from watchkeeper_tui.requests import Request, Target
+from watchkeeper_tui.requests import ESTIMATE, Request, Target
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -213,6 +213,9 @@ class ActingScreen(WatchScreen):
                     group="preview",
                     exclusive=True,
                 )
+            known = self._computed_preview[1] if self._computed_preview is not None else None
+            if known is not None and not known.problem:
+                lines = [line for line in lines if not line.startswith(ESTIMATE)]
             lines = [*lines, *self._preview_lines()]
             more.append(("v", "view the prompt", lambda: self._view_prompt(action, target, text)))
 
@@ -236,6 +239,8 @@ class ActingScreen(WatchScreen):
             return
         self._computed_preview = (request, shown) if shown is not None else None
         if self.prompt.is_asking and lines[0] in self.prompt.text:
+            if shown is not None and not shown.problem:
+                lines = [line for line in lines if not line.startswith(ESTIMATE)]
             shown_lines = [*lines, *(self._preview_lines() if shown is not None else ())]
             self.prompt.reword(
                 [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(shown_lines)]
