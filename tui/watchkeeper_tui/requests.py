@@ -307,9 +307,10 @@ def compact_lines(target: Target, text: str) -> list[str]:
     for agent in target.agents[:4]:
         guess = estimate_compaction(agent, target.snapshot.compactions)
         price = "unpriced" if guess.cost_usd is None else f"about {formatting.money(guess.cost_usd)}"
+        price = "no cost" if guess.cost_usd == 0 else price
         left = f"about {formatting.tokens(guess.tokens_left)} ({formatting.change(guess.tokens_now, guess.tokens_left)})"
         if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
-            left = "about the same (little to free yet)"
+            left = "hardly less"
         window = f" of {formatting.tokens(agent.context_limit)}" if agent.context_limit else ""
         lines.append(
             f"Compact {sanitize(agent.label)}: {formatting.tokens(guess.tokens_now)}{window} tok now,"
@@ -318,8 +319,8 @@ def compact_lines(target: Target, text: str) -> list[str]:
         parts = ""
         if guess.tokens_fixed:
             fixed = formatting.tokens(guess.tokens_fixed)
-            parts = f", of which {fixed} of system prompt and tools do not change"
-        lines.append(f"{ESTIMATE}{left} after it{parts}; from {guess.basis}")
+            parts = f" ({fixed} of system prompt and tools stay)"
+        lines.append(f"{ESTIMATE}{left} after it{parts}, from {guess.basis}")
         meanwhile = _meanwhile(target, agent)
         lines.append(f"{meanwhile[0].upper()}{meanwhile[1:]}.")
     if len(target.agents) > 4:
