@@ -269,7 +269,7 @@ async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: D
     desk.session.connection.execute("DELETE FROM compactions")
     async with desk.shown("3 explorer-1") as pilot:
         await pilot.press("C")
-        await shows(pilot, "about the same (little to free yet)")
+        await shows(pilot, "hardly less after it")
         assert "(+0%)" not in text_of(pilot)
 
 
