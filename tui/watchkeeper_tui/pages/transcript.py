@@ -120,7 +120,11 @@ def transcript_page(view: PageContext) -> list[PageLine | Unit]:
         lines.append(PageLine(EARLIER, ((clip(words, view.width), "muted"),), EARLIER))
     words = view.words.casefold()
     found = not words
-    for item in items_of(view.detail.transcript):
+    items = items_of(view.detail.transcript)
+    last = next((item.block.key for item in reversed(items) if item.block.kind == "assistant"), "")
+    if last and view.agent.ended_at is not None:  # its result is unfolded until the user folds it
+        view = replace(view, expanded=view.expanded ^ {last})
+    for item in items:
         found = found or item.holds(words)
         if compacted is not None and max(item.seqs) >= compacted:
             rule = f"── from #{compacted} verbatim; earlier messages replaced by observations; Enter opens "
