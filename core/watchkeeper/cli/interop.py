@@ -168,8 +168,8 @@ def guarded_app(served: SessionServer, guard: Guard) -> Any:
 def install(program: str, write: bool, allow_control: bool, db: Place | None, as_json: bool) -> int:
     """Print the configuration that adds this server to PROGRAM.
 
-    With --write, the command writes it. The entry names the current database. The rest of the file is not changed, including comments. A damaged file is
-    refused.
+    With --write, the command writes it. The entry names the current database. The rest of the file is not changed,
+    including comments. A damaged file is refused.
     """
     place = database_path(db)
     if isinstance(place, DatabaseUrl) and place.holds_password:
@@ -475,8 +475,8 @@ def _session_json(session: external.ExternalSession) -> dict[str, Any]:
 def instructions(session: str, text: str, db: Place | None) -> int:
     """Set compaction instructions for SESSION.
 
-    Without TEXT, the command removes them. SESSION is the id in Claude Code or in Watchkeeper; a unique prefix is enough. At each compaction, the text is added
-    to the program's own instructions.
+    Without TEXT, the command removes them. SESSION is the id in Claude Code or in Watchkeeper; a unique prefix is enough.
+    At each compaction, the text is added to the program's own instructions.
     """
     refuse_agents()
     path = _file(db)
