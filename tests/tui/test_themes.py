@@ -199,7 +199,9 @@ def test_words_of_a_selected_row_can_be_read_in_every_theme(name: str, selected:
         style = on_selection(theme.palette[role], theme.palette[selected])
         if style.color is None or style.bgcolor is None or role == "bar_empty":
             continue
-        least = 2.2 if role.startswith("kind_") else 3.4 if role == "faint" or role.startswith("bar_") else 4.4
+        least = (
+            2.2 if role.startswith("kind_") else 3.4 if role == "faint" or role.startswith("bar_") else 4.4
+        )
         seen = contrast(tuple(style.color.get_truecolor()), tuple(style.bgcolor.get_truecolor()))
         assert seen >= least, f"{role}: {seen:.1f}"
 
