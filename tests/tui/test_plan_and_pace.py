@@ -81,7 +81,7 @@ async def test_a_workflow_sums_up_its_agents_and_says_which_are_silent(desk: Des
             assert "$1.00" in line(name)
             assert "Σ60k" in line(name)
             assert "silent" in line(name)
-        assert "● " in line("npm test (back")
+        assert "● " in line("npm test")
         assert "silent" in line("find:a")
         assert "!" not in line("find:b")
         await choose(pilot, "task:t-core")

@@ -522,6 +522,7 @@ class WatchScreen(SearchScreen):
                     next(iter(normal(keys[-1 if back else 0])), ""),
                     line[0].said(self.scopes).help,
                     self.why_not(line[0]),
+                    line[0].group == EVERYWHERE,
                 )
             )
         self.query_one(KeyLine).hints = tuple(hints)

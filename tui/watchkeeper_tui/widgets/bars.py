@@ -467,6 +467,8 @@ class KeyHint:
     help: str = ""
     """Shown while the mouse is over it."""
     why_not: str = ""
+    stays: bool = False
+    """It is left out after all others where there is little room."""
 
 
 class Clicked(Message):
@@ -531,7 +533,7 @@ class KeyLine(Footer):
         return self.screen.size.width < CRAMPED[0] or self.screen.size.height < CRAMPED[1]
 
     def _fitting(self) -> list[KeyHint]:
-        """The hints that fit; the last three (back or quit, command, help) stay longest."""
+        """The hints that fit; those that lead out, or to all others, stay longest."""
         hints = [hint for hint in self.asked or self.hints if hint.key and not hint.why_not]
         if self._is_cramped:
             return hints[-1:]
@@ -540,7 +542,8 @@ class KeyLine(Footer):
             return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
 
         while len(hints) > 2 and needed() > self.screen.size.width + 2:
-            del hints[-4 if len(hints) > 3 else -3]
+            goes = [place for place, hint in enumerate(hints) if not hint.stays] or range(len(hints) - 2)
+            del hints[goes[-1]]
         return hints
 
 
