@@ -407,6 +407,8 @@ class AgentImport:
         row["ended_at"] = None if row["status"] in ("working", "idle", "parked") else ended
         if self.told_seconds is not None:
             if not row["last_seq"]:
+                # Its call is often known from the result alone, so that its beginning would be its end.
+                row["started_at"] = min(row["started_at"] or ended, ended - self.told_seconds)
                 return row
             row["active_seconds"] -= self.told_seconds
             self.told_seconds = row["status_reason"] = None

@@ -159,6 +159,8 @@ def test_what_the_call_told_is_seen_where_the_session_is_looked_at_and_added_to_
     store.run(logs)
     told = "its own log is not here; its call reported 3,525 tokens of context, 20.3 s and 3 tool calls"
     assert store.all(ROW) == [("done", 3_525, 20.281, 0, 0, told)]
+    took = store.one("SELECT ended_at - started_at FROM agents WHERE parent_agent_id IS NOT NULL")
+    assert took >= 20.28, "it began before the result that is known of it"
     assert store.one("SELECT model_calls, output_tokens FROM sessions") == (1, 10)
     _, texts = _seen(store, tmp_path)
     assert [text.replace("\\", "").count(told) for text in texts[:3]] == [1, 1, 1]
