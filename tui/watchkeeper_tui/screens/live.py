@@ -49,6 +49,7 @@ STATES: Group = (
         ("✓ done  ✗ failed  † stopped  ○ idle", "· pending  ~ stale  × cancelled  □ ended  - dropped"),
         ("Σ", "tokens, cost and rate including sub-agents"),
         ("~$1.00  $1.00+", "estimate; lower bound (some calls have no price)"),
+        ("partial", "logs or calls are missing; tokens and cost are lower bounds"),
     ],
 )
 

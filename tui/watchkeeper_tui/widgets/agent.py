@@ -270,9 +270,8 @@ class AgentPane(Vertical):
         summary.predicts_compaction = agent is not None and predicts_compaction(self._snapshot, agent)
         summary.instead = task_summary(self._snapshot, task) if task is not None else ()
         tabs.opened, tabs.is_blank = self.tab, agent is None
-        tabs.notes = (
-            {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
-        )
+        passes = sum(one.agent_id == self.agent_id for one in self._snapshot.compactions)
+        tabs.notes = {"Compactions": f"({passes})"} if passes else {}
         self._title()
         page = self.page
         page.page_follows = PAGES[self.tab].follows
