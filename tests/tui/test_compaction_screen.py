@@ -106,7 +106,7 @@ async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
         await shows(pilot, "Undo: already undone; U reapplies it")
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
-        await shows(pilot, "−3.8k  active")
+        await shows(pilot, "−3.8k  view 2 is active")
         await pilot.press("u")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         assert desk.session.commands()[0][:2] == ("undo", "explorer1")

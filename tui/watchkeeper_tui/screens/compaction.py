@@ -165,7 +165,8 @@ def header_pieces(
             )
         )
     elif facts.tokens_before is not None:
-        first.append((f"{formatting.tokens(facts.tokens_before)} → …  ", "strong"))
+        after = " → …" if facts.ended_at is None else " tok"
+        first.append((f"{formatting.tokens(facts.tokens_before)}{after}  ", "strong"))
     first.append((f"{clip(sanitize(agent.full_label), 40) if agent else sanitize(facts.agent_id)}  ", "text"))
     # Other programs do not record the cost, model or time of a pass: unknown values are omitted.
     cost = pass_cost(facts)
@@ -175,7 +176,7 @@ def header_pieces(
     by = (
         "made without a model"
         if facts.model == "digest"
-        else sanitize(formatting.model_name(facts.model or ""))
+        else facts.model and f"by {sanitize(formatting.model_name(facts.model))}"
     )
     second: list[Piece] = [(f" {by}  " if by else " ", "text")]
     if facts.stall_seconds is not None or detail.seconds:
@@ -186,9 +187,7 @@ def header_pieces(
         second.append((f"cache −{formatting.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
         current = agent.view_version == facts.view_after
-        second.append(
-            ("active  ", "accent") if current else (f"view {agent.view_version} is active  ", "muted")
-        )
+        second.append((f"view {agent.view_version} is active  ", "accent" if current else "muted"))
     if facts.instructions:
         second.append((f"instructions: {clip(sanitize(facts.instructions), 160)}  ", "user"))
     if facts.reason:
@@ -311,7 +310,7 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
 def _observation(
     each: ObservationFacts, sign: str, width: int, key: str, expanded: frozenset[str], *, short: bool
 ) -> list[PageLine]:
-    role = {"+": "done", "-": "failed"}.get(sign, "muted")
+    role = {"+": "done"}.get(sign, "muted")
     span = f"#{each.first_seq}–#{each.last_seq}"
     pieces: list[Piece] = [
         (f"{sign} {sanitize(each.kind)} {each.id} ", role),
@@ -338,7 +337,7 @@ def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost
     if block.kind == "tool_result":
         first = sanitize(result_words(" ".join(block.lines[:20])[:400])) if first[:1] in ("{", "[") else first
     pieces: tuple[Piece, ...] = (
-        ("! " if lost else "- ", "failed"),
+        ("! ", "failed") if lost else ("- ", "muted"),
         (f"#{block.seq} ", "muted"),
         (f"{_ARROWS.get(block.kind, '')}{block.title}  ", "strong"),
         (clip(first, max(8, width - len(block.title) - 12)), "text"),
