@@ -679,12 +679,13 @@ class WatchkeeperApp(ThemedApp):
         """What is possible on the screen, with its keys, by the table of actions; then the themes."""
         if isinstance(screen, WatchScreen):
             for action in possible(screen.scopes):
-                if action.group != MOVE and action.label and action.id not in _NOT_LISTED:
+                is_useless = bool(screen.not_ours) and action.acts
+                if not (is_useless or action.group == MOVE or action.id in _NOT_LISTED) and action.label:
                     key = self.key_for(action.id)
                     words = action.said(screen.scopes).help or action.label
                     yield SystemCommand(
                         screen.label_of(action),
-                        f"{key}   {words}" if key else words,
+                        f"{key:<4} {words}",
                         partial(screen.do, action),
                     )
         for title, name in self.theme_commands().items():
