@@ -279,3 +279,27 @@ async def test_the_failed_call_of_another_agent_is_reached_with_one_key(desk: De
                 await shows(pilot, "Plan it.")
             await pilot.press(key)
         await shows(pilot, "3 explorer-2", "[Transcript]", "✗ no such text in core/money.py")
+
+
+async def test_keys_of_the_transcript_go_on_from_the_cursor(desk: Desk) -> None:
+    """Each key that leads to the transcript opened its tab anew, at its end, even where it was open."""
+    for number in (1, 2, 3):
+        failed_edit(desk.session, path=f"core/{number}.py")
+        desk.session.connection.execute("DELETE FROM tool_calls")
+        desk.session.message("explorer1", "assistant", "Once more.")
+    async with desk.shown("explorer-1", size=WIDE) as pilot:
+
+        async def places(keys: str) -> list[int]:
+            found = []
+            for key in keys:
+                await pilot.press(key)
+                await pilot.pause(0.1)
+                line = pilot.app.screen_stack[-1].agent_pane.page.selected  # type: ignore[attr-defined]
+                found.append(int(line.key.partition(".")[0]))
+            return found
+
+        await pilot.press("3", "right", "g")
+        assert await places("EEEE") == [5, 8, 11, 5]
+        assert await places("WW") == [1, 1]  # the only message of the user
+        await pilot.press("g", "slash", *"once", "enter")
+        assert await places("nnn") == [10, 13, 7]

@@ -358,7 +358,9 @@ class AgentPane(Vertical):
             self._go_to(self._matches(), 0)
 
     def open_tab(self, index: int) -> None:
-        """Open a tab by its place."""
+        """Open a tab by its place; where it is open, the place in its page stays."""
+        if index % len(PAGES) == self.tab:
+            return
         self.tab = index % len(PAGES)
         self.post_message(self.TabOpened(PAGES[self.tab].name))
 

@@ -310,8 +310,8 @@ class PlanView(RowView[PlanRow]):
             name, max(TREE_NAME_CELLS, whole - min(pieces_width([(word, "")]), NOTE_CELLS) - 2)
         )
         begin = sum(width + 1 for width in self._widths[1:3] if width)
-        if not note and pieces_width(fitted) + 2 > begin:
-            begin = whole - len(word)  # a long name has the room before it
+        if not note:
+            begin = whole - len(word)  # the name has the room before it
         room = whole - max(begin, pieces_width(fitted) + 2)
         if note and pieces_width([(note, "")]) > room:
             # The first of the tasks that it waits for; else a word.
