@@ -112,7 +112,9 @@ class LazyGroup(Group):
         if name in RENAMED:
             args = [*RENAMED[name], *args[1:]]
         elif name not in COMMANDS and not name.startswith("-"):
-            raise click.UsageError(unknown_command(name, "wk", [*COMMANDS, *RENAMED]))
+            raise click.UsageError(
+                unknown_command(name, "wk", [each for group in GROUPS.values() for each in group])
+            )
         new = " ".join(RENAMED[name]) if name in RENAMED else RESHAPED.get(name)
         if new is not None and not ctx.resilient_parsing:
             say_renamed(name, new)

@@ -343,6 +343,15 @@ def demo(**options: Any) -> int:
     The surveyor is a script, not a language model, but it uses the same protocol. You can kill it at any time:
     `wk resume last` continues. `wk artifacts last SURVEY.md` prints the result.
     """
+    from watchkeeper.runtime.lifecycle import check_workspace
+
+    if options["workspace"] is None:
+        try:
+            check_workspace(Path.cwd(), database_path(options["db"]))
+        except BadInput:  # the home folder holds the database, and a first trial is often made there
+            options["workspace"] = Path(__file__).resolve().parents[1]
+            where = "surveying Watchkeeper's own files; --workspace surveys another folder"
+            click.echo(f"wk: this folder contains the database: {where}", err=True)
     return start(SURVEY_GOAL, SURVEYOR, options)
 
 
@@ -497,8 +506,8 @@ def run(
     In a terminal, the session runs in a background process (the host) and the dashboard opens. The session keeps
     running when you quit the dashboard. With --headless, or without a terminal, it runs in the foreground.
 
-    Without --model and without `model` in the configuration, the command asks which model to use; without a terminal,
-    it fails. `wk worker queue` leaves the work to another machine. `wk resume --program` continues a session of
+    Without --model and without `model` in the configuration, the command asks which model to use. Without a terminal
+    or a usable model, it fails. `wk worker queue` leaves the work to another machine. `wk resume --program` continues a session of
     another program.
     """
     if agent is not None and thread is not None and goal is not None:

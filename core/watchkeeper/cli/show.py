@@ -220,7 +220,7 @@ def _state_lines(opened: SessionHandle, whole: dict[str, Any], host: str) -> Ite
     )
     if status == "stopped":  # so are its agents and tasks
         for each in (*whole["agents"], *(whole["plan"] or {"tasks": ()})["tasks"]):
-            if each["status"] == "running":
+            if each["status"] in ("running", "working", "waiting", "idle", "parked"):
                 each |= {"status": status, "state": status, "waiting": None}
     first, *others = _summary_lines(session, status, host, failed, ended=whole["outcome"] is not None)
     yield first

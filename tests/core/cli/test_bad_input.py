@@ -463,3 +463,13 @@ def test_doctor_names_the_server_and_the_key_of_each_provider(wk, monkeypatch):
     assert "key found" in lines["openai"]
     assert "http://127.0.0.1:8080/v1; no key needed" in lines["openai-chat"]
     assert "sk-of-openai" not in str(lines)
+
+
+def test_a_demo_in_the_folder_of_the_database_surveys_something_else(
+    wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = wk("demo", "--headless", "--speed", "max", "--db", str(tmp_path / "own.db"))
+    assert done.code == 0
+    assert "surveying Watchkeeper's own files" in done.err
+    assert "own.db" not in wk("artifacts", "last", "SURVEY.md", "--db", str(tmp_path / "own.db")).out

@@ -131,6 +131,11 @@ class SearchScreen(Screen[None]):
             [[("Find", "strong"), (hint, "muted")]], self._words_typed, kind="find", enter="Find"
         )
 
+    @property
+    def searched_part(self) -> str:
+        """Where a search looks, if it is a part of what there is; as the end of a sentence."""
+        return ""
+
     def _words_typed(self, text: str) -> None:
         words = text.strip()
         self.seek(words or self.sought)
@@ -149,7 +154,9 @@ class SearchScreen(Screen[None]):
             return
         has_wrapped = self.searched.find(step)
         if has_wrapped is None:
-            self.say(f"no match for {clip(sanitize(self.sought), 60)}", "waiting", seconds=4)
+            self.say(
+                f"no match for {clip(sanitize(self.sought), 60)}{self.searched_part}", "waiting", seconds=4
+            )
         elif has_wrapped:
             self.say(f"search continued at the {'end' if step < 0 else 'top'}", "muted", seconds=4)
         else:

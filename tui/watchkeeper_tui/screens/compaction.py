@@ -251,6 +251,8 @@ def before_lines(
                 listed.add(block.seq)
                 names = ", ".join(identifier for identifier, seq in sides.lost if seq == block.seq)
                 lines += _lost(block, names, width)
+    if only_lost and not losing:
+        lines.append(PageLine("nothing", (("  nothing that is recognised was omitted", "muted"),)))
     if detail.count:
         lines.append(PageLine("verbatim", ((f"  from #{detail.last + 1}, still verbatim", "faint"),)))
     return lines

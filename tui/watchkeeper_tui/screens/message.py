@@ -310,6 +310,11 @@ class MessageScreen(WatchScreen):
             )
         return ""
 
+    @property
+    def searched_part(self) -> str:
+        messages = self._around.messages if self._around is not None else ()
+        return f" in the messages #{messages[0].seq}–#{messages[-1].seq}" if messages else ""
+
     def tick(self, now: float) -> None:
         self._describe()
 

@@ -549,6 +549,8 @@ class KeyLine(Footer):
 
 SETTLED_SECONDS = 8.0
 """How long the outcome of a command is shown."""
+START_SECONDS = 3.0
+"""How long it is shown that a process started, where none is seen to run."""
 LOCKED_AFTER_SECONDS = 1.5
 LOCKED = "waiting: another program has locked the database"
 """Writing takes milliseconds. After `LOCKED_AFTER_SECONDS`, the line shows this text."""
@@ -593,7 +595,7 @@ def command_pieces(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list
     if newest.said:
         return (
             [("✓ ", "done"), (f"{newest.about}: {sanitize(newest.said)}", "text")]
-            if now - newest.at < SETTLED_SECONDS
+            if now - newest.at < (START_SECONDS if snapshot.state is SessionState.DEAD else SETTLED_SECONDS)
             else []
         )
     several = [each for each in sent if each.group == newest.group] if newest.group else [newest]

@@ -226,7 +226,8 @@ class PlanView(RowView[PlanRow]):
         """Bring the pane's title up to date."""
         pieces = pane_title("1", "Plan")
         if self.order != "tree":
-            pieces.append((f"  {ORDERS.get(self.order, '')}", "accent"))
+            order = ORDERS.get(self.order, "")
+            pieces.append((f"  {order}, in the tree" if self.is_tree else f"  {order}", "accent"))
         if self.filter_words:
             pieces += [("  /", "accent"), (sanitize(self.filter_words), "match")]
         if self.marked:
