@@ -19,7 +19,7 @@ from watchkeeper_tui import external as terminals
 from watchkeeper_tui import formatting
 from watchkeeper_tui.actions import ACT, BY_ID, KEEP, OPEN, Action, Group, bindings
 from watchkeeper_tui.control import ReadOnlyControl
-from watchkeeper_tui.plan_tree import ORDERS, plan_rows
+from watchkeeper_tui.plan_tree import ORDERS, PlanShaper, plan_rows
 from watchkeeper_tui.requests import Target, is_planner, target_of
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.acting import ActingScreen
@@ -36,7 +36,7 @@ from watchkeeper_tui.widgets.bars import (
     StatusLine,
     status_pieces,
 )
-from watchkeeper_tui.widgets.panes import CompactionView, EventsView, PlanView
+from watchkeeper_tui.widgets.panes import CompactionView, EventFilter, EventsView, PlanView
 from watchkeeper_tui.widgets.rows import Piece, RowView
 
 if TYPE_CHECKING:
@@ -232,8 +232,12 @@ class LiveScreen(SessionScreen, ActingScreen):
         self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == name), 0)
         self.plan.is_tree = remembered.ordered != session_id
         self.plan.order = getattr(remembered, self._kept_as("order"))
-        self.plan.filter_words = getattr(remembered, self._kept_as("plan_filter"))
-        self.events.filter_words = getattr(remembered, self._kept_as("events_filter"))
+        # A filter that matches nothing here was made for another session, and would only hide this one.
+        words = getattr(remembered, self._kept_as("plan_filter"))
+        found = words and PlanShaper().rows(self.newest, self.watch_app.now(), words=words)
+        self.plan.filter_words = words if found else ""
+        words = getattr(remembered, self._kept_as("events_filter"))
+        self.events.filter_words = words if EventFilter().matching(self.newest.events, words, {}) else ""
 
     def filter_applied(self, pane: str, words: str) -> None:
         if pane in ("plan", "events"):  # a search of a transcript is not remembered
