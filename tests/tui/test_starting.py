@@ -84,7 +84,7 @@ async def test_without_a_database_and_logs_the_welcome_offers_the_demo_and_a_run
     desk.path = tmp_path / "none.db"
     app = desk.app(discover=lambda: Discovery())
     async with app.run_test(size=(80, 24)) as pilot:
-        await shows(pilot, "no logs from Claude Code")
+        await shows(pilot, "no logs found; d runs the demo, ctrl+n starts a run")
         shown = text_of(pilot)
         assert "try the demo" in shown
         assert "start a run" in shown

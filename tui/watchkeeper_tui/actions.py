@@ -362,7 +362,7 @@ TABLE: tuple[Action, ...] = (
            footer="sessions"),
     Action("freeze", "f", "Freeze", "freeze or unfreeze the view; the run continues", footer="live over", words="freeze"),
     Action("zoom", "z", "Zoom", "zoom the pane in or out", "live replay", footer="live over", former="replay.zoom"),
-    Action("sort", "o", "Sort", "sort by plan order, cost, tokens, context or attention", call="next_order",
+    Action("sort", "o", "Sort", "sort by plan order, cost, cost per minute, tokens, context or attention", call="next_order",
            footer="sessions", former="plan.order sessions.sort",
            on={"sessions": On("", "sort by updated, created, cost, tokens, agents or name", "sort")}),
     Action("sessions.group", "b", "Group", "group by day or project, with session count and cost", "sessions",

@@ -284,7 +284,7 @@ def artifacts_page(view: PageContext) -> list[PageLine]:
 def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
     made = [each for each in report.artifacts if each.kind != "result"]
     if not made:
-        return [heading("artifacts", "Artifacts", "none"), blank("artifacts.end")]
+        return [heading("artifacts", "Artifacts", "none of its own"), blank("artifacts.end")]
     lines = [heading("artifacts", "Artifacts", f"{len(made)}; Enter opens one")]
     for number, each in enumerate(made):
         size = f"{each.size:,} bytes" if each.size is not None else "content deleted"
