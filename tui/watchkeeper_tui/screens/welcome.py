@@ -150,8 +150,13 @@ class WelcomeScreen(WatchScreen):
         if not self.is_usable:
             return
         self._found = found
-        keys = (f"{self.watch_app.key_for('welcome.demo')} runs the demo", f"{self.watch_app.key_for('start')} starts a run")
-        self.view.nothing = f"no logs found; {', '.join(keys)}; logs of {labels('or')} are found by themselves"
+        keys = (
+            f"{self.watch_app.key_for('welcome.demo')} runs the demo",
+            f"{self.watch_app.key_for('start')} starts a run",
+        )
+        self.view.nothing = (
+            f"no logs found; {', '.join(keys)}; logs of {labels('or')} are found by themselves"
+        )
         self.view.now = self.watch_app.now()
         self.view.set_rows(found.logs)
         self.view.refresh()
