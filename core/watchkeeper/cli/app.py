@@ -113,7 +113,9 @@ class LazyGroup(Group):
             args = [*RENAMED[name], *args[1:]]
         elif name not in COMMANDS and not name.startswith("-"):
             raise click.UsageError(
-                unknown_command(name, "wk", [each for group in GROUPS.values() for each in group])
+                unknown_command(
+                    name, "wk", [*(each for group in GROUPS.values() for each in group), *RENAMED]
+                )
             )
         new = " ".join(RENAMED[name]) if name in RENAMED else RESHAPED.get(name)
         if new is not None and not ctx.resilient_parsing:
