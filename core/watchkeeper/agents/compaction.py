@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -457,7 +458,16 @@ class CompactionRunner:
                 tx, trigger, instructions, run.high_water, tokens_before, command, model=writer
             )
 
-        number = await self._environment.store.commit(write)
+        committing = asyncio.ensure_future(self._environment.store.commit(write))
+        try:
+            return self._begun(run, trigger, writer, tokens_before, await asyncio.shield(committing))
+        except asyncio.CancelledError:
+            # The row is written all the same: whoever ends the passes must know of it, or it runs for ever.
+            with suppress(Exception):
+                self._begun(run, trigger, writer, tokens_before, await committing)
+            raise
+
+    def _begun(self, run: CompactionPass, trigger: str, writer: str, tokens_before: int, number: int) -> _Row:
         row = _Row(number, trigger, writer, tokens_before, self._environment.clock.monotonic())
         self._rows[run.kind, run.high_water] = row
         return row

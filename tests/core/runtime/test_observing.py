@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work, die
 from tests.support.scripted import said, task
 
+from watchkeeper.agents.compaction import CompactionRunner
 from watchkeeper.models.surveyor import written_memory
 from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
 
@@ -100,6 +103,35 @@ def _numbers(asked: str) -> list[int]:
     """The messages of an observer's transcript."""
     transcript = asked.partition("What happened since:")[2]
     return list(dict.fromkeys(int(n) for n in re.findall(r"^\[#(\d+) ", transcript, re.MULTILINE)))
+
+
+async def test_a_pass_that_is_stopped_while_its_record_is_written_is_known_to_who_ends_the_passes():
+    """Its record stayed `running` in a session that had ended: a commit goes on when its waiter is cancelled."""
+    written = asyncio.Event()
+
+    async def commit(write: Any) -> int:
+        await written.wait()
+        return 7
+
+    runner: Any = SimpleNamespace(
+        _rows={},
+        _memory=SimpleNamespace(state=SimpleNamespace(tokens=5)),
+        _memory_model=lambda run: "m",
+        _environment=SimpleNamespace(
+            store=SimpleNamespace(commit=commit), clock=SimpleNamespace(monotonic=lambda: 0.0)
+        ),
+    )
+    runner._begun = partial(CompactionRunner._begun, runner)
+    begins = asyncio.ensure_future(
+        CompactionRunner._begin_row(runner, SimpleNamespace(kind="observation", high_water=3), "observer")
+    )
+    await asyncio.sleep(0)
+    begins.cancel()
+    await asyncio.sleep(0)
+    written.set()
+    with pytest.raises(asyncio.CancelledError):
+        await begins
+    assert [row.id for row in runner._rows.values()] == [7]
 
 
 async def test_no_observer_begins_for_an_agent_that_has_saved_the_last_of_its_outputs(bench):
