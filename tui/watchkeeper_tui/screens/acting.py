@@ -3,7 +3,7 @@ what became of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -213,17 +213,18 @@ class ActingScreen(WatchScreen):
                     group="preview",
                     exclusive=True,
                 )
-            known = self._computed_preview[1] if self._computed_preview is not None else None
-            if known is not None and not known.problem:
-                lines = [line for line in lines if not line.startswith(ESTIMATE)]
-            lines = [*lines, *self._preview_lines()]
+            lines = self._with_preview(lines)
             more.append(("v", "view the prompt", lambda: self._view_prompt(action, target, text)))
 
         self.confirm(lines, lambda: self.perform(action, target, text), more=more, free=action.free)
 
-    def _preview_lines(self) -> list[str]:
+    def _with_preview(self, lines: Sequence[str]) -> list[str]:
+        """The lines, with what was computed; it takes the place of an estimate."""
         shown = self._computed_preview[1] if self._computed_preview is not None else None
-        return [sanitize(line) for line in shown.lines()] if shown is not None else ["computing the prompt …"]
+        if shown is None:
+            return [*lines, "computing the prompt …"]
+        kept = [line for line in lines if shown.problem or not line.startswith(ESTIMATE)]
+        return [*kept, *(sanitize(line) for line in shown.lines())]
 
     async def _compute_preview(self, request: Request, lines: list[str]) -> None:
         """Compute the prompt that a command would lead to, and say it in the question that is open."""
@@ -239,9 +240,7 @@ class ActingScreen(WatchScreen):
             return
         self._computed_preview = (request, shown) if shown is not None else None
         if self.prompt.is_asking and lines[0] in self.prompt.text:
-            if shown is not None and not shown.problem:
-                lines = [line for line in lines if not line.startswith(ESTIMATE)]
-            shown_lines = [*lines, *(self._preview_lines() if shown is not None else ())]
+            shown_lines = self._with_preview(lines) if shown is not None else lines
             self.prompt.reword(
                 [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(shown_lines)]
             )

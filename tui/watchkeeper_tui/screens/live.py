@@ -140,7 +140,8 @@ class LiveScreen(SessionScreen, ActingScreen):
             self.snapshot = replace(self.snapshot, detail=snapshot.detail)
         if self.is_in_sight:
             self.redraw_edges()
-            if snapshot.session is not None and not self.watch_app.layout_kept.hinted:
+            is_known = snapshot.session is not None and snapshot.state is not SessionState.OPENING
+            if is_known and not self.watch_app.layout_kept.hinted:
                 self._hint_keys()
         if self._resumes is not None:
             self.resume_when_shown(self._resumes)
